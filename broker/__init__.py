@@ -1,0 +1,1 @@
+"""The Redis protocol: key names, connection, submission, progress, node cards."""

@@ -1,0 +1,1 @@
+"""Submit jobs, follow them, collect their records. Installs and imports without torch."""

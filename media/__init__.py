@@ -1,0 +1,1 @@
+"""Pictures, clips and sound: encode, probe, read back."""

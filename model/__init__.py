@@ -1,0 +1,1 @@
+"""The runtime: checkpoints in, frames and waveform out. Importing this package imports nothing."""

@@ -1,0 +1,63 @@
+"""The seam between the runtime and whoever serves it: `Pipeline`, what it yields, and the errors it raises.
+
+Imports no torch, so an engine can be tested with another implementation. Arrays cross this seam on the host.
+
+Shapes: F frames of height H and width W; N samples per channel.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from queue_schemas.benchmark import Backends, CheckpointSet, Seconds, Tokens
+from queue_schemas.events import ProgressEvent
+from queue_schemas.jobs import JobFields
+
+OnProgress = Callable[[ProgressEvent], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One film and its sound, with what it took to make them."""
+
+    frames: npt.NDArray[np.uint8]
+    """[F, H, W, 3] RGB."""
+    waveform: npt.NDArray[np.float32]
+    """[2, N] in [-1, 1], left channel first, N = round(F × sample_rate_hz / 24)."""
+    sample_rate_hz: int
+    tokens: Tokens
+    evaluations: int
+    backends: Backends
+    seconds: Seconds
+    peak_device_bytes: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineCard:
+    """What is resident, for `GET /ready` and the record."""
+
+    checkpoint: CheckpointSet
+    backends: Backends
+    attention_backends: list[str]
+    device: str
+    driver: str | None
+    versions: dict[str, Any]
+
+
+class Pipeline(Protocol):
+    """A hot model set that makes one film at a time."""
+
+    def card(self) -> PipelineCard:
+        """Describe what is resident; cheap, and safe from any thread."""
+
+    def check(self, job: JobFields) -> None:
+        """Raise the error that `generate` would raise for this job before it costs anything."""
+
+    def generate(
+        self, job: JobFields, *, on_progress: OnProgress, cancelled: Callable[[], bool]
+    ) -> Generation:
+        """Make the film; `cancelled` is asked before every step. Raises `model.errors.ModelError`."""

@@ -1,0 +1,103 @@
+"""Errors of the runtime. Imports no torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from queue_schemas.errors import ErrorCode
+
+
+class ModelError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+
+
+class CheckpointMissingError(ModelError):
+    """Raised when a file of the resident set is not where it was looked for."""
+
+    code = ErrorCode.CHECKPOINT_MISSING
+
+    def __init__(self, role: str, *, looked_at: Sequence[Path], hint: str = "") -> None:
+        places = ", ".join(str(path) for path in looked_at)
+        super().__init__(f"no {role} file found; looked at {places}{'; ' + hint if hint else ''}")
+        self.role, self.looked_at = role, list(looked_at)
+
+
+class CheckpointFileError(ModelError):
+    """Raised when a file is no readable safetensors file: truncated, foreign, malformed."""
+
+    code = ErrorCode.CHECKPOINT_INVALID
+
+    def __init__(self, source: Path, reason: str) -> None:
+        super().__init__(f"{source}: {reason}")
+        self.source, self.reason = source, reason
+
+
+class CheckpointMismatchError(ModelError):
+    """Raised when a file's tensors are not exactly those that the architecture has."""
+
+    code = ErrorCode.CHECKPOINT_INVALID
+
+    def __init__(
+        self,
+        source: Path,
+        *,
+        missing: Sequence[str] = (),
+        unexpected: Sequence[str] = (),
+        wrong: Sequence[str] = (),
+    ) -> None:
+        parts = [
+            f"{len(names)} {kind} ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
+            for kind, names in (
+                ("missing", missing),
+                ("unexpected", unexpected),
+                ("of wrong shape or dtype", wrong),
+            )
+            if names
+        ]
+        super().__init__(f"{source}: tensors do not match the architecture: {'; '.join(parts)}")
+        self.source = source
+        self.missing, self.unexpected, self.wrong = list(missing), list(unexpected), list(wrong)
+
+
+class WrongCheckpointError(ModelError):
+    """Raised when a job names another resident set than the one loaded here."""
+
+    code = ErrorCode.CHECKPOINT_MISMATCH
+
+    def __init__(self, *, wanted: str, resident: str) -> None:
+        super().__init__(f"this engine serves checkpoint {resident!r}; the job wants {wanted!r}")
+        self.wanted, self.resident = wanted, resident
+
+
+class AttentionUnavailableError(ModelError):
+    """Raised when a job names an attention backend that this engine does not have."""
+
+    code = ErrorCode.ATTENTION_UNAVAILABLE
+
+    def __init__(self, name: str, *, available: Sequence[str]) -> None:
+        super().__init__(
+            f"attention backend {name!r} is not available here; choose auto or {', '.join(available)}"
+        )
+        self.name, self.available = name, list(available)
+
+
+class OutputRejectedError(ModelError):
+    """Raised when latents, pixels or samples are not finite: never a film made of garbage."""
+
+    code = ErrorCode.OUTPUT_REJECTED
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} hold values that are not finite; nothing was written")
+        self.what = what
+
+
+class GenerationCancelledError(ModelError):
+    """Raised at the first step boundary after a cancel."""
+
+    code = ErrorCode.CANCELLED
+
+    def __init__(self, *, step: int) -> None:
+        super().__init__(f"cancelled before step {step + 1}")
+        self.step = step

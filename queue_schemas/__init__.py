@@ -1,0 +1,1 @@
+"""The wire contract: jobs, requests, events, results, records, geometry, limits, errors."""

@@ -1,0 +1,149 @@
+"""The benchmark record: one JSON per attempt: what ran, on what, with what, and how long each part took.
+
+Durations come from one machine's monotonic clock, except `queue_wait`, which compares Redis `TIME` with itself.
+A field that does not apply (no GPU, a failed attempt) is null; nothing is guessed.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from queue_schemas.events import JobError, JobStatus
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class CheckpointFile(_Record):
+    """One file that a role was loaded from."""
+
+    role: str
+    """`transformer`, `text_encoder`, `video_vae`, `audio_vae` or `tokenizer`."""
+    name: str
+    size_bytes: int
+    header_sha256: str
+    """SHA-256 over the safetensors length prefix and JSON header; of the whole file for a tokenizer."""
+
+
+class CheckpointSet(_Record):
+    """The files behind the checkpoint's name."""
+
+    name: str
+    weights: Literal["real", "random"]
+    """`random`: a synthetic checkpoint; figures on quality mean nothing."""
+    transformer_layout: Literal["full", "pruned"]
+    files: list[CheckpointFile]
+
+
+class Environment(_Record):
+    """The machine and the software."""
+
+    node: str
+    device: str
+    """`cpu`, or the GPU's name."""
+    driver: str | None = None
+    platform: str
+    python: str
+    versions: dict[str, str]
+    git_commit: str | None = None
+    num_threads: int | None = None
+
+
+class Backends(_Record):
+    """What was actually used, not what was asked for."""
+
+    attention: str
+    transformer_dtype: str
+    text_encoder_dtype: str
+    video_vae_dtype: str
+    audio_vae_dtype: str
+    compiled: bool = False
+
+
+class Tokens(_Record):
+    """Rows of the packed sequence."""
+
+    text: int
+    video: int
+    audio: int
+
+    @property
+    def total(self) -> int:
+        return self.text + self.video + self.audio
+
+
+class Seconds(_Record):
+    """Where the time went."""
+
+    queue_wait: float | None = None
+    text_encode: float | None = None
+    denoise: float | None = None
+    """The whole loop."""
+    denoise_steps: list[float] = []
+    video_decode: float | None = None
+    audio_decode: float | None = None
+    mux: float | None = None
+    upload: float | None = None
+    engine_total: float | None = None
+    """Inside the engine, from the request's start to the file's end."""
+    total: float | None = None
+    """From the claim of the job to the end of the upload of its film."""
+
+
+class OutputFile(_Record):
+    """One stored output."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class MediaSummary(_Record):
+    """What the film holds, as read back from the finished file."""
+
+    width: int
+    height: int
+    frames: int
+    fps: int
+    video_codec: str
+    audio_codec: str
+    sample_rate_hz: int
+    channels: int
+    samples: int
+    video_seconds: float
+    audio_seconds: float
+
+
+class BenchmarkRecord(_Record):
+    """One attempt at one job."""
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    job_id: str
+    generation: int
+    attempt: int
+    status: JobStatus
+    error: JobError | None = None
+    request: dict[str, Any]
+    """The job, every field written out."""
+    notes: list[str] = []
+    environment: Environment | None = None
+    checkpoint: CheckpointSet | None = None
+    backends: Backends | None = None
+    cold: bool | None = None
+    """True for the first job that this engine process served."""
+    jobs_served: int | None = None
+    """Jobs that this engine process had served before."""
+    conditioning_cache: Literal["hit", "miss", "off"] = "off"
+    tokens: Tokens | None = None
+    evaluations: int | None = None
+    evaluations_skipped: int = 0
+    seconds: Seconds = Seconds()
+    peak_host_bytes: int | None = None
+    peak_device_bytes: int | None = None
+    media: MediaSummary | None = None
+    outputs: list[OutputFile] = []
+    started_at: str
+    """Wall clock, ISO 8601 UTC; for people, never for durations."""
+    finished_at: str

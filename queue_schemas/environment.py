@@ -1,0 +1,40 @@
+"""Every `H3_*` environment name, with its meaning. Reading them is each process's `settings.py`."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from queue_schemas.errors import SchemaError, nearest_hint
+
+ENVIRONMENT: Final[Mapping[str, str]] = {
+    "H3_REDIS_URL": "redis://, rediss:// or unix:// address of the queue",
+    "H3_STORAGE_URL": "where outputs and records go: file:///folder (or a plain folder)",
+    "H3_MODELS_DIR": "ComfyUI models folder with diffusion_models/, text_encoders/, vae/",
+    "H3_TOKENIZER_DIR": "folder with tokenizer.json; overrides the built-in Qwen vocabulary",
+    "H3_CHECKPOINT": "name of the resident set",
+    "H3_OUTPUT_DIR": "where the engine writes films before they are stored",
+    "H3_PORT": "port of the engine on this machine",
+    "H3_ENGINE_URL": "an engine that already runs; h3-worker run then starts none",
+    "H3_API_TOKEN": "token the engine demands when it listens beyond loopback",
+    "H3_FLEET": "name of the fleet; it prefixes every key in Redis",
+    "H3_VAE_DTYPE": "float16 or float32, default for whoever builds a job",
+    "H3_VAE_TILE_SIZE": "pixels, default for whoever builds a job",
+    "H3_HEAD_SLICE_BACKEND": "backend of kj_head_sliced attention",
+    "H3_HEAD_SLICE_SIZE": "heads per slice of kj_head_sliced attention",
+    "H3_STRICT_ENV": "1: an unknown H3_* name is an error, not a warning",
+}
+
+
+class EnvironmentNameError(SchemaError):
+    """Raised under H3_STRICT_ENV=1 when an unknown H3_* name is set."""
+
+
+def check_environment(environ: Mapping[str, str]) -> list[str]:
+    """Return one warning per unknown `H3_*` name in `environ`, with the nearest known one.
+
+    Raises EnvironmentNameError instead when H3_STRICT_ENV is 1.
+    """
+    unknown = sorted(name for name in environ if name.startswith("H3_") and name not in ENVIRONMENT)
+    warnings = [f"unknown environment name {name}{nearest_hint(name, ENVIRONMENT)}" for name in unknown]
+    if warnings and environ.get("H3_STRICT_ENV") == "1":
+        raise EnvironmentNameError("; ".join(warnings))
+    return warnings

@@ -1,0 +1,268 @@
+"""`Job`: everything that can change a pixel or a sample, and its identity.
+
+The client builds it, Redis carries it, the engine validates it, the pipeline reads it; nobody alters it.
+What names an output or a priority is not here (`requests.py`, `sweeps.py`): it must not change the identity.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from queue_schemas import geometry, limits
+from queue_schemas.errors import InvalidRequestError, explain
+
+
+class ConventionsName(StrEnum):
+    """Preset of every choice on which ComfyUI and diffusers disagree."""
+
+    COMFYUI = "comfyui"
+    DIFFUSERS = "diffusers"
+
+
+class Sampler(StrEnum):
+    """How one step moves the latents from one sigma to the next."""
+
+    EULER = "euler"
+    RES_MULTISTEP = "res_multistep"
+
+
+class Schedule(StrEnum):
+    """Which sigmas the steps visit: ComfyUI's 1000-entry table, or diffusers' shifted linear grid."""
+
+    SIMPLE = "simple"
+    LINEAR = "linear"
+
+
+class VaeDtype(StrEnum):
+    """Storage and product dtype of the video VAE; float32 is for exact diagnostics."""
+
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+
+
+PRESET_SCHEDULE = {ConventionsName.COMFYUI: Schedule.SIMPLE, ConventionsName.DIFFUSERS: Schedule.LINEAR}
+
+
+class JobFields(BaseModel):
+    """The fields that every workflow has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    schema_version: Literal[1] = 1
+    prompt: str
+    """1 to 7,000 characters of any script; kept to the last byte."""
+    width: int = 960
+    """Pixels; a multiple of 32."""
+    height: int = 544
+    """Pixels; a multiple of 32."""
+    frames: int = limits.TRAINED_FRAMES_MIN
+    """A length the video VAE can decode (17n + 5); others are rejected, never rounded."""
+    steps: Annotated[int, Field(ge=1, le=limits.STEPS_MAX)] = 20
+    """Model evaluations, as ComfyUI counts them; diffusers' num_inference_steps is one more."""
+    seed: Annotated[int, Field(ge=0, le=limits.SEED_MAX)]
+    """Always explicit: whoever builds the job draws one, so every result can be made again."""
+    conventions: ConventionsName = ConventionsName.COMFYUI
+    sampler: Sampler = Sampler.EULER
+    schedule: Schedule = Schedule.SIMPLE
+    """Where it is left out, the preset of `conventions` supplies it."""
+    shift_video: Annotated[float, Field(gt=0, le=limits.SHIFT_MAX)] = 12.0
+    shift_audio: Annotated[float, Field(gt=0, le=limits.SHIFT_MAX)] = 3.0
+    attention: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = "auto"
+    """`auto`, or a backend that `GET /ready` lists; a named one that is missing is an error."""
+    vae_dtype: VaeDtype = VaeDtype.FLOAT16
+    vae_tile_size: Annotated[
+        int, Field(ge=limits.VAE_TILE_PIXELS_MIN, le=limits.VAE_TILE_PIXELS_MAX, multiple_of=16)
+    ] = limits.VAE_TILE_PIXELS_DEFAULT
+    """Pixels; any size but 256 is approximate, because the decoder's positions are normalised per tile."""
+    checkpoint: Annotated[
+        str, Field(pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{limits.CHECKPOINT_NAME_CHARACTERS - 1}}}$")
+    ]
+    """Name of the resident set that must serve this job."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset_supplies_schedule(cls, data: Any) -> Any:
+        if (
+            isinstance(data, Mapping)
+            and "schedule" not in data
+            and data.get("conventions") in PRESET_SCHEDULE
+        ):
+            return {**data, "schedule": PRESET_SCHEDULE[data["conventions"]]}
+        return data
+
+    @field_validator("prompt")
+    @classmethod
+    def _check_prompt(cls, prompt: str) -> str:
+        if not prompt.strip():
+            raise ValueError("the prompt is empty")
+        if len(prompt) > limits.PROMPT_CHARACTERS:
+            raise ValueError(f"{len(prompt):,} characters; at most {limits.PROMPT_CHARACTERS:,} are accepted")
+        if "\0" in prompt:
+            raise ValueError("the prompt holds a NUL character")
+        try:
+            prompt.encode()
+        except UnicodeEncodeError:
+            raise ValueError("the prompt holds a lone surrogate, which no text encoding can carry") from None
+        return prompt
+
+    @field_validator("width", "height")
+    @classmethod
+    def _check_side(cls, side: int) -> int:
+        low, high, multiple = limits.SIDE_PIXELS_MIN, limits.SIDE_PIXELS_MAX, limits.SIDE_MULTIPLE
+        if not low <= side <= high:
+            raise ValueError(f"{side} pixels; a side has {low} to {high}")
+        if side % multiple:
+            below = side // multiple * multiple
+            raise ValueError(
+                f"{side} is not a multiple of {multiple}; the nearest are {below} and {below + multiple}"
+            )
+        return side
+
+    @field_validator("frames")
+    @classmethod
+    def _check_frames(cls, frames: int) -> int:
+        low, high = geometry.grid_neighbours(frames)
+        if not limits.FRAMES_MIN <= frames <= limits.FRAMES_MAX:
+            raise ValueError(f"{frames}; a film has {limits.FRAMES_MIN} to {limits.FRAMES_MAX} frames")
+        if not geometry.on_grid(frames):
+            raise ValueError(
+                f"{frames} is no length the video VAE can decode (17n + 5); the nearest are {low} and {high}"
+            )
+        return frames
+
+    @model_validator(mode="after")
+    def _check_aspect(self) -> Self:
+        long, short = max(self.width, self.height), min(self.width, self.height)
+        if long > limits.ASPECT_RATIO_MAX * short:
+            raise ValueError(
+                f"{self.width}x{self.height} is longer than 4:1; bring the sides closer together"
+            )
+        return self
+
+    def canonical_json(self) -> str:
+        """Return the text that is hashed: sorted keys, no spaces, fields at their default left out."""
+        fields = type(self).model_fields
+        values = {
+            k: v for k, v in self.model_dump(mode="json").items() if v != _json_default(fields[k].default)
+        }
+        values["workflow"] = self.model_dump()["workflow"]
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+    @property
+    def job_id(self) -> str:
+        """Identity of the result: 128 bits of SHA-256 over `canonical_json`, as hexadecimal."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:32]
+
+    @property
+    def latent_shape(self) -> geometry.LatentShape:
+        return geometry.latent_shape(frames=self.frames, height=self.height, width=self.width)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know before this costs anything; empty inside the trained range."""
+        found = []
+        if self.width * self.height > limits.TRAINED_PIXELS_MAX:
+            found.append(
+                f"untrained: {self.width}x{self.height} exceeds {limits.TRAINED_PIXELS_MAX:,} pixels"
+            )
+        if self.frames < limits.TRAINED_FRAMES_MIN:
+            trained = f"{limits.TRAINED_FRAMES_MIN} to {limits.FRAMES_MAX}"
+            found.append(f"untrained: {self.frames} frames; trained on {trained}")
+        if self.vae_tile_size != limits.VAE_TILE_PIXELS_DEFAULT:
+            found.append(f"approximate: vae_tile_size {self.vae_tile_size} decodes other pixels than 256")
+        return found
+
+
+def _json_default(value: Any) -> Any:
+    return value.value if isinstance(value, StrEnum) else value
+
+
+class T2VAJob(JobFields):
+    """Text in; video with soundtrack out."""
+
+    workflow: Literal["t2va"] = "t2va"
+
+
+class FL2VAJob(JobFields):
+    """Text and a first frame, a last frame or both in; video with soundtrack out. Not implemented yet."""
+
+    workflow: Literal["fl2va"] = "fl2va"
+    first_frame: str | None = None
+    last_frame: str | None = None
+
+
+class ReferenceItem(BaseModel):
+    """One reference of a `ref2va` job; their order is semantic."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    kind: Literal["image", "video", "audio"]
+    source: str
+    sha256: str | None = None
+    size: Literal["match", "max"] = "match"
+    audio: str = "auto"
+
+
+class Ref2VAJob(JobFields):
+    """Text and ordered images, clips and sounds in; video with soundtrack out. Not implemented yet."""
+
+    workflow: Literal["ref2va"] = "ref2va"
+    references: Annotated[tuple[ReferenceItem, ...], Field(max_length=limits.REFERENCES)] = ()
+
+
+Job = Annotated[T2VAJob | FL2VAJob | Ref2VAJob, Field(discriminator="workflow")]
+JOB_ADAPTER: TypeAdapter[T2VAJob | FL2VAJob | Ref2VAJob] = TypeAdapter(Job)
+WORKFLOWS: dict[str, type[JobFields]] = {"t2va": T2VAJob, "fl2va": FL2VAJob, "ref2va": Ref2VAJob}
+IMPLEMENTED_WORKFLOWS = ("t2va",)
+
+
+def draw_seed() -> int:
+    """Draw a seed below 2^53, so that every JSON reader keeps it exact."""
+    return secrets.randbelow(limits.DRAWN_SEED_MAX + 1)
+
+
+def infer_workflow(fields: Mapping[str, Any]) -> str:
+    """Return the workflow that `fields` ask for: references, then keyframes, else t2va.
+
+    Raises InvalidRequestError when both kinds are given, or the named workflow is unknown.
+    """
+    named = fields.get("workflow")
+    if named is not None:
+        if named not in WORKFLOWS:
+            raise InvalidRequestError(f"workflow: {named!r} is none of {', '.join(WORKFLOWS)}")
+        return cast(str, named)
+    keyframes = any(fields.get(name) is not None for name in ("first_frame", "last_frame"))
+    if fields.get("references") and keyframes:
+        raise InvalidRequestError("references and keyframes exclude each other; name one kind")
+    if fields.get("references"):
+        return "ref2va"
+    return "fl2va" if keyframes else "t2va"
+
+
+def build_job(fields: Mapping[str, Any], *, checkpoint: str | None = None) -> T2VAJob | FL2VAJob | Ref2VAJob:
+    """Make a job from a person's fields: infer the workflow, draw a missing seed, fill a missing checkpoint.
+
+    Raises InvalidRequestError with one sentence for every fault found.
+    """
+    workflow = infer_workflow(fields)
+    filled = {"workflow": workflow, **fields}
+    filled.setdefault("seed", draw_seed())
+    if checkpoint is not None:
+        filled.setdefault("checkpoint", checkpoint)
+    try:
+        return JOB_ADAPTER.validate_python(filled)
+    except ValidationError as error:
+        raise InvalidRequestError(explain(error, known_fields=WORKFLOWS[workflow].model_fields)) from None

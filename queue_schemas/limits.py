@@ -1,0 +1,39 @@
+"""Every bound this system puts on what it is given, in one place.
+
+A bound is enforced where the thing is parsed; whoever writes an error message takes the number from here.
+Units end the names. Knows no schema and no geometry.
+"""
+
+PROMPT_CHARACTERS = 7_000
+SIDE_PIXELS_MIN = 32
+SIDE_PIXELS_MAX = 2_048
+SIDE_MULTIPLE = 32
+ASPECT_RATIO_MAX = 4.0
+TRAINED_PIXELS_MAX = 768 * 1344
+"""Canvases above this area were never trained on: accepted and flagged."""
+FRAMES_MIN = 5
+FRAMES_MAX = 362
+TRAINED_FRAMES_MIN = 124
+STEPS_MAX = 100
+SHIFT_MAX = 100.0
+SEED_MAX = 2**63 - 1
+DRAWN_SEED_MAX = 2**53 - 1
+"""Seeds that this project draws stay below 2^53, so that JavaScript keeps them exact."""
+VAE_TILE_PIXELS_MIN = 96
+VAE_TILE_PIXELS_MAX = 2_048
+VAE_TILE_PIXELS_DEFAULT = 256
+OUTPUT_NAME_CHARACTERS = 200
+CHECKPOINT_NAME_CHARACTERS = 100
+
+JOB_BYTES = 64 * 1024
+BODY_BYTES = 1024 * 1024
+EVENT_BYTES = 4 * 1024
+RESULT_BYTES = 64 * 1024
+SWEEP_BYTES = 32 * 1024 * 1024
+SWEEP_RUNS = 100_000
+JSON_DEPTH = 16
+
+REFERENCE_IMAGES = 9
+REFERENCE_VIDEOS = 3
+REFERENCE_AUDIOS = 3
+REFERENCES = 12

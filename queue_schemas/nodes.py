@@ -1,0 +1,16 @@
+"""Node card: what a live node says about itself in Redis, renewed by its supervisor and gone when it dies."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class NodeCard(BaseModel):
+    """One node and the resident set that it serves."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    node: str
+    checkpoint: str
+    weights: str
+    device: str
+    attention_backends: list[str]
+    started_at: str

@@ -1,0 +1,107 @@
+"""`GenerateRequest`: the body of `POST /generate`, a job's fields flat plus where the result goes."""
+
+import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from queue_schemas import limits
+from queue_schemas.errors import InvalidRequestError, explain
+from queue_schemas.jobs import WORKFLOWS, Job, T2VAJob, build_job, infer_workflow
+
+
+def check_output_name(name: str) -> str:
+    """Return `name` if it is a relative path below the output root, ending in .mp4; else raise ValueError."""
+    path = PurePosixPath(name)
+    if not name or len(name) > limits.OUTPUT_NAME_CHARACTERS:
+        raise ValueError(f"an output name has 1 to {limits.OUTPUT_NAME_CHARACTERS} characters")
+    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or not name.isprintable():
+        raise ValueError(f"{name!r} leaves the output root; give a relative name such as 'fox/take1.mp4'")
+    if path.suffix != ".mp4":
+        raise ValueError(f"{name!r} must end in .mp4")
+    return str(path)
+
+
+class Delivery(BaseModel):
+    """The fields that a request has beyond its job; never hashed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    output: Annotated[str, AfterValidator(check_output_name)] | None = None
+    """Relative name of the mp4 below the engine's output root; `<job_id>.mp4` when left out."""
+    dry_run: bool = False
+    """Validate and describe, generate nothing."""
+
+
+class T2VARequest(Delivery, T2VAJob):
+    """The flat body of a text-to-video request; only its JSON Schema is used."""
+
+
+class GenerateRequest(BaseModel):
+    """A parsed body: the job, which is hashed, and the delivery, which is not."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job: Job
+    delivery: Delivery = Delivery()
+
+    @property
+    def output(self) -> str:
+        return self.delivery.output or f"{self.job.job_id}.mp4"
+
+
+def parse_request(fields: Mapping[str, Any], *, checkpoint: str | None = None) -> GenerateRequest:
+    """Split a flat body into job and delivery; a missing seed is drawn, a missing checkpoint filled.
+
+    Raises InvalidRequestError with one sentence, which names unknown fields and the nearest known one.
+    """
+    known = [*WORKFLOWS[infer_workflow(fields)].model_fields, *Delivery.model_fields]
+    delivery = {name: fields[name] for name in Delivery.model_fields if name in fields}
+    rest = {name: value for name, value in fields.items() if name not in Delivery.model_fields}
+    try:
+        parsed = Delivery.model_validate(delivery)
+    except ValidationError as error:
+        raise InvalidRequestError(explain(error, known_fields=known)) from None
+    return GenerateRequest(job=build_job(rest, checkpoint=checkpoint), delivery=parsed)
+
+
+def load_json_object(text: str | bytes, *, limit_bytes: int) -> dict[str, Any]:
+    """Parse one JSON object of bounded size and depth; NaN, infinities and duplicate keys are refused.
+
+    Raises InvalidRequestError.
+    """
+    if len(text) > limit_bytes:
+        raise InvalidRequestError(f"{len(text):,} bytes of JSON; at most {limit_bytes:,} are accepted")
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_pairs)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"expected a JSON object, found {type(value).__name__}")
+    if _depth(value) > limits.JSON_DEPTH:
+        raise InvalidRequestError(f"JSON nested deeper than {limits.JSON_DEPTH} levels")
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("the same key twice in one object")
+    return found
+
+
+def _depth(value: Any) -> int:
+    """Levels of nesting; iterative, since the input chose the depth."""
+    deepest, pending = 0, [(value, 1)]
+    while pending:
+        item, level = pending.pop()
+        deepest = max(deepest, level)
+        children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        pending.extend((child, level + 1) for child in children if isinstance(child, dict | list))
+    return deepest

@@ -1,0 +1,71 @@
+"""What comes back: the engine's answer to one request, and the manifest that ends a run."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from queue_schemas.benchmark import (
+    Backends,
+    CheckpointSet,
+    Environment,
+    MediaSummary,
+    OutputFile,
+    Seconds,
+    Tokens,
+)
+from queue_schemas.events import JobError, JobStatus
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class GenerateResult(_Result):
+    """The engine's answer: the file it wrote below its output root, and the facts for the record."""
+
+    job_id: str
+    output: str
+    """Relative to the engine's output root."""
+    job: dict[str, Any]
+    notes: list[str] = []
+    environment: Environment
+    checkpoint: CheckpointSet
+    backends: Backends
+    cold: bool
+    jobs_served: int
+    tokens: Tokens | None = None
+    evaluations: int = 0
+    seconds: Seconds = Seconds()
+    peak_host_bytes: int | None = None
+    peak_device_bytes: int | None = None
+    media: MediaSummary | None = None
+    files: list[OutputFile] = []
+    dry_run: bool = False
+
+
+class EngineReady(_Result):
+    """The answer of `GET /ready`."""
+
+    ready: bool
+    busy: bool
+    checkpoint: CheckpointSet
+    backends: Backends
+    environment: Environment
+    attention_backends: list[str]
+    jobs_served: int
+    output_root: str
+
+
+class Manifest(_Result):
+    """The terminal record of a run, created once by put-if-absent; whoever creates it decides the outcome."""
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    job_id: str
+    generation: int
+    attempt: int
+    status: JobStatus
+    error: JobError | None = None
+    files: dict[str, OutputFile] = {}
+    """Role (`video`, `benchmark`, `request`) to the stored file; `name` is its key in the store."""
+    finished_at: str

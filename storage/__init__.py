@@ -1,0 +1,1 @@
+"""One artifact store, its key layout and its conditional write."""

@@ -1,0 +1,39 @@
+"""The seam of storage: few verbs on keys, one of them conditional.
+
+Keys are relative, `/`-separated and checked by `layout.check_key`; a store never sees a path it did not build.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from queue_schemas.benchmark import OutputFile
+
+
+class ArtifactStore(Protocol):
+    """Somewhere that keeps outputs, records and manifests."""
+
+    @property
+    def url(self) -> str:
+        """Address to show a person; holds no secret."""
+
+    def put_bytes(self, key: str, data: bytes) -> OutputFile:
+        """Write whole or not at all, replacing what was there. Raises StorageUnavailableError."""
+
+    def put_file(self, key: str, source: Path) -> OutputFile:
+        """Stream a file in, whole or not at all; return its size and SHA-256. Raises StorageUnavailableError."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create `key`; False, with nothing changed, when it exists. At most one caller ever gets True."""
+
+    def read_bytes(self, key: str, *, limit_bytes: int) -> bytes | None:
+        """Return the content, or None when there is no such key; refuse one over the limit."""
+
+    def open(self, key: str) -> BinaryIO:
+        """Open for streaming. Raises ArtifactMissingError."""
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Yield every key that starts with `prefix`, in order."""
+
+    def locate(self, key: str) -> str:
+        """Return a path or link that a person can open."""

@@ -1,0 +1,29 @@
+"""Errors of storage."""
+
+from typing import ClassVar
+
+from queue_schemas.errors import ErrorCode
+
+
+class StorageError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.STORAGE_UNAVAILABLE
+
+
+class StorageUnavailableError(StorageError):
+    """Raised when the store cannot be read or written now; the same call may succeed later."""
+
+
+class StorageAddressError(StorageError):
+    """Raised when a storage address or key is not acceptable."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class ArtifactMissingError(StorageError):
+    """Raised when a key that must exist does not."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"no artifact {key!r} in this store")
+        self.key = key

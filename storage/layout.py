@@ -1,0 +1,32 @@
+"""Where things lie in a store. The only place that spells a key."""
+
+import re
+
+from storage.errors import StorageAddressError
+
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+
+
+def check_key(key: str) -> str:
+    """Return `key` if it is a plain relative name; raise StorageAddressError otherwise."""
+    if len(key) > 512 or not _KEY.fullmatch(key):
+        raise StorageAddressError(f"{key!r} is no storage key")
+    return key
+
+
+def attempt_prefix(run_id: str, generation: int, attempt: int) -> str:
+    """Folder of one attempt's files: request.json, video.mp4, benchmark.json."""
+    return f"runs/{run_id}/{generation}/attempts/{attempt}"
+
+
+def manifest_key(run_id: str, generation: int) -> str:
+    """The terminal record of a run; created once."""
+    return f"runs/{run_id}/{generation}/manifest.json"
+
+
+def sweep_key(sweep_id: str) -> str:
+    return f"sweeps/{sweep_id}/sweep.json"
+
+
+RUNS_PREFIX = "runs/"
+SWEEPS_PREFIX = "sweeps/"

@@ -1,0 +1,1 @@
+"""Engine, puller and supervisor of one node. Importing this package imports nothing."""
