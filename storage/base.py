@@ -1,6 +1,6 @@
 """The seam of storage: few verbs on keys, one of them conditional.
 
-Keys are relative, `/`-separated and checked by `layout.check_key`; a store never sees a path it did not build.
+Keys are relative, `/`-separated and checked by `layout.check_key`; no store sees a path it did not build.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class ArtifactStore(Protocol):
         """Write whole or not at all, replacing what was there. Raises StorageUnavailableError."""
 
     def put_file(self, key: str, source: Path) -> OutputFile:
-        """Stream a file in, whole or not at all; return its size and SHA-256. Raises StorageUnavailableError."""
+        """Stream a file in, whole or not at all, with size and SHA-256. Raises StorageUnavailableError."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create `key`; False, with nothing changed, when it exists. At most one caller ever gets True."""

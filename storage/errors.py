@@ -27,3 +27,13 @@ class ArtifactMissingError(StorageError):
     def __init__(self, key: str) -> None:
         super().__init__(f"no artifact {key!r} in this store")
         self.key = key
+
+
+class ArtifactTooLargeError(StorageError):
+    """Raised when an artifact holds more bytes than its reader accepts."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+    def __init__(self, key: str, *, limit_bytes: int) -> None:
+        super().__init__(f"artifact {key!r} is larger than the {limit_bytes:,} bytes that are accepted")
+        self.key, self.limit_bytes = key, limit_bytes

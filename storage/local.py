@@ -1,0 +1,206 @@
+"""`LocalStore`: a folder as artifact store; every write is whole or absent, also after a crash.
+
+A write goes to a hidden temporary file beside its target, is flushed to disk, and only then gets its name:
+by rename (replace), or by hard link (create, the one operation that fails when the name exists, on any node
+that shares the folder). Names that start with a dot are never keys, so a torn write is never listed or read.
+Knows no schema: bytes in, bytes out.
+"""
+
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from queue_schemas.benchmark import OutputFile
+from storage.errors import (
+    ArtifactMissingError,
+    ArtifactTooLargeError,
+    StorageAddressError,
+    StorageUnavailableError,
+)
+from storage.layout import check_key
+
+_CHUNK_BYTES = 1024 * 1024
+
+
+class LocalStore:
+    """Artifacts below one folder, which the first write creates."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(os.path.realpath(root))  # the root itself may be a link; below it none may lead out
+
+    @property
+    def url(self) -> str:
+        return self.root.as_uri()
+
+    def put_bytes(self, key: str, data: bytes) -> OutputFile:
+        target = self._path(key)
+        with _translated("write", target):
+            with _temporary(target) as temporary:
+                _write_new(temporary, lambda sink: sink.write(data))
+                temporary.replace(target)
+            _sync_folder(target.parent)
+        return OutputFile(name=key, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+    def put_file(self, key: str, source: Path) -> OutputFile:
+        """As the protocol says; an unreadable `source` raises its own OSError: no fault of the store."""
+        target, digest = self._path(key), hashlib.sha256()
+
+        def copy(sink: BinaryIO) -> None:
+            while chunk := stream.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                sink.write(chunk)
+
+        with source.open("rb") as stream, _translated("write", target):
+            with _temporary(target) as temporary:
+                _write_new(temporary, copy)
+                size = temporary.stat().st_size
+                temporary.replace(target)
+            _sync_folder(target.parent)
+        return OutputFile(name=key, size_bytes=size, sha256=digest.hexdigest())
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        target = self._path(key)
+        if os.path.lexists(target):
+            return False
+        with _translated("create", target):
+            with _temporary(target) as temporary:
+                _write_new(temporary, lambda sink: sink.write(data))
+                created = _link_exclusively(temporary, target)
+            _sync_folder(target.parent)
+        return created
+
+    def read_bytes(self, key: str, *, limit_bytes: int) -> bytes | None:
+        """As the protocol says. Raises ArtifactTooLargeError over the limit, before it is read."""
+        try:
+            with self.open(key) as stream, _translated("read", self._path(key)):
+                data = stream.read(limit_bytes + 1)
+        except ArtifactMissingError:
+            return None
+        if len(data) > limit_bytes:
+            raise ArtifactTooLargeError(key, limit_bytes=limit_bytes)
+        return data
+
+    def open(self, key: str) -> BinaryIO:
+        path = self._path(key)
+        if not path.resolve().is_relative_to(self.root):
+            raise StorageAddressError(f"{key!r} is a link that leaves {self.root}")
+        with _translated("read", path):
+            try:
+                # A folder or a pipe under a key's name is no artifact, and opening a pipe would block.
+                if not stat.S_ISREG(path.stat().st_mode):
+                    raise ArtifactMissingError(key)
+                return path.open("rb")
+            except (FileNotFoundError, NotADirectoryError):
+                raise ArtifactMissingError(key) from None
+
+    def list(self, prefix: str) -> Iterator[str]:
+        if prefix:
+            check_key(prefix.removesuffix("/"))
+        folder = prefix.rpartition("/")[0]
+        yield from (key for key in self._walk(folder) if key.startswith(prefix))
+
+    def locate(self, key: str) -> str:
+        return str(self._path(key))
+
+    def _path(self, key: str) -> Path:
+        path = self.root / check_key(key)
+        if not path.parent.resolve().is_relative_to(self.root):
+            raise StorageAddressError(f"{key!r} passes a link that leaves {self.root}")
+        return path
+
+    def _walk(self, folder: str) -> Iterator[str]:
+        """Every key below `folder`, in order of the whole key; links are not followed."""
+        path = self.root / folder
+        try:
+            with _translated("list", path), os.scandir(path) as scan:
+                entries = [(e.name + "/" * e.is_dir(follow_symlinks=False), e.is_symlink()) for e in scan]
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name, is_link in sorted(entries):  # folders sort with their slash, as their keys do
+            if name.startswith(".") or is_link:
+                continue
+            key = f"{folder}/{name}" if folder else name
+            if name.endswith("/"):
+                yield from self._walk(key.removesuffix("/"))
+            else:
+                yield key
+
+
+@contextmanager
+def _temporary(target: Path) -> Iterator[Path]:
+    """Yield a fresh hidden name beside `target`; nothing of it is left afterwards."""
+    _make_folder(target.parent)
+    temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
+    try:
+        yield temporary
+    finally:
+        with suppress(OSError):  # gone after a rename; on a store that just broke there is nothing to add
+            temporary.unlink()
+
+
+def _write_new(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    # Mode 0666 less the umask: other nodes and people read the same folder.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+    with os.fdopen(descriptor, "wb") as sink:
+        write(sink)
+        sink.flush()
+        os.fsync(sink.fileno())
+
+
+def _link_exclusively(temporary: Path, target: Path) -> bool:
+    try:
+        target.hardlink_to(temporary)
+    except FileExistsError:
+        # A network file system may repeat a request whose answer was lost: two names mean that ours won.
+        return temporary.stat().st_nlink == 2
+    return True
+
+
+def _make_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name survive a power cut; Windows has no such call."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full: free some space or name another folder",
+    errno.EDQUOT: "the quota is used up: free some space or name another folder",
+    errno.EFBIG: "the file is larger than this process or file system may write",
+    errno.EROFS: "the file system is read-only: name another folder",
+    errno.EACCES: "this user may not: change the folder's owner or mode, or name another folder",
+    errno.EPERM: "this is not permitted; a store needs a file system with hard links: name another folder",
+    errno.EOPNOTSUPP: "this file system has no hard links: name another folder",
+    errno.ENOTDIR: "a part of this path is a file, not a folder: name another folder",
+    errno.EEXIST: "a part of this path is a file, not a folder: name another folder",
+}
+
+
+@contextmanager
+def _translated(verb: str, path: Path) -> Iterator[None]:
+    """Turn an OSError into StorageUnavailableError, except that a missing file stays one when reading."""
+    try:
+        yield
+    except OSError as error:
+        if verb in ("read", "list") and isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise
+        remedy = _REMEDIES.get(error.errno or 0, error.strerror or type(error).__name__)
+        raise StorageUnavailableError(f"cannot {verb} {path}: {remedy}") from error

@@ -1,0 +1,48 @@
+"""Storage addresses."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.errors import StorageAddressError
+from storage.local import LocalStore
+from storage.uri import open_store
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file://localhost{}", "FILE://{}"])
+def test_a_folder_or_a_file_address_opens_the_same_store(tmp_path: Path, form: str) -> None:
+    store = open_store(form.format(tmp_path))
+
+    assert isinstance(store, LocalStore)
+    assert store.root == tmp_path.resolve()
+    assert store.url == f"file://{tmp_path.resolve()}"
+
+
+def test_a_relative_folder_is_taken_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert open_store("./outputs").url == f"file://{tmp_path.resolve()}/outputs"
+
+
+def test_an_address_with_escapes_is_a_folder_with_their_characters(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}/my%20films")
+
+    assert store.locate("a") == f"{tmp_path.resolve()}/my films/a"
+    assert open_store(store.url).url == store.url
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3://bucket/prefix", "later version"),
+        ("http://host/x", "no storage speaks 'http'"),
+        ("file://otherhost/folder", "file:///absolute/folder"),
+        ("file://relative", "file:///absolute/folder"),
+        ("file:///a?x=1", "file:///absolute/folder"),
+        ("", "empty"),
+        ("a\0b", "NUL"),
+    ],
+)
+def test_another_address_is_refused_with_a_sentence(url: str, message: str) -> None:
+    with pytest.raises(StorageAddressError, match=message):
+        open_store(url)
