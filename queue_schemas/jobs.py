@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -55,6 +56,19 @@ class VaeDtype(StrEnum):
 
 PRESET_SCHEDULE = {ConventionsName.COMFYUI: Schedule.SIMPLE, ConventionsName.DIFFUSERS: Schedule.LINEAR}
 
+# What the validators below check, said in JSON Schema: they give better sentences than its keywords could.
+_PROMPT_SCHEMA = {"type": "string", "minLength": 1, "maxLength": limits.PROMPT_CHARACTERS}
+_SIDE_SCHEMA = {
+    "type": "integer",
+    "minimum": limits.SIDE_PIXELS_MIN,
+    "maximum": limits.SIDE_PIXELS_MAX,
+    "multipleOf": limits.SIDE_MULTIPLE,
+}
+_FRAMES_SCHEMA = {
+    "type": "integer",
+    "enum": [n for n in range(limits.FRAMES_MIN, limits.FRAMES_MAX + 1) if geometry.on_grid(n)],
+}
+
 
 class JobFields(BaseModel):
     """The fields that every workflow has."""
@@ -62,13 +76,13 @@ class JobFields(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     schema_version: Literal[1] = 1
-    prompt: str
+    prompt: Annotated[str, WithJsonSchema(_PROMPT_SCHEMA)]
     """1 to 7,000 characters of any script; kept to the last byte."""
-    width: int = 960
+    width: Annotated[int, WithJsonSchema(_SIDE_SCHEMA)] = 960
     """Pixels; a multiple of 32."""
-    height: int = 544
+    height: Annotated[int, WithJsonSchema(_SIDE_SCHEMA)] = 544
     """Pixels; a multiple of 32."""
-    frames: int = limits.TRAINED_FRAMES_MIN
+    frames: Annotated[int, WithJsonSchema(_FRAMES_SCHEMA)] = limits.TRAINED_FRAMES_MIN
     """A length the video VAE can decode (17n + 5); others are rejected, never rounded."""
     steps: Annotated[int, Field(ge=1, le=limits.STEPS_MAX)] = 20
     """Model evaluations, as ComfyUI counts them; diffusers' num_inference_steps is one more."""

@@ -29,6 +29,8 @@ JOB_BYTES = 64 * 1024
 BODY_BYTES = 1024 * 1024
 EVENT_BYTES = 4 * 1024
 RESULT_BYTES = 64 * 1024
+RECORD_BYTES = 256 * 1024
+"""A benchmark record holds its whole request; a prompt may take 84,000 bytes as escaped JSON."""
 SWEEP_BYTES = 32 * 1024 * 1024
 SWEEP_RUNS = 100_000
 JSON_DEPTH = 16

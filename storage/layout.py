@@ -6,6 +6,8 @@ from storage.errors import StorageAddressError
 
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 
+_MANIFEST = re.compile(r"runs/(?P<run_id>[^/]+)/(?P<generation>[1-9][0-9]{0,8})/manifest\.json")
+
 
 def check_key(key: str) -> str:
     """Return `key` if it is a plain relative name; raise StorageAddressError otherwise."""
@@ -22,6 +24,12 @@ def attempt_prefix(run_id: str, generation: int, attempt: int) -> str:
 def manifest_key(run_id: str, generation: int) -> str:
     """The terminal record of a run; created once."""
     return f"runs/{run_id}/{generation}/manifest.json"
+
+
+def parse_manifest_key(key: str) -> tuple[str, int] | None:
+    """Return (run_id, generation) when `key` is a manifest's, else None."""
+    match = _MANIFEST.fullmatch(key)
+    return (match["run_id"], int(match["generation"])) if match else None
 
 
 def sweep_key(sweep_id: str) -> str:
