@@ -1,8 +1,8 @@
 """Which dtype every tensor of the transformer has in memory, for whoever loads one.
 
 Float32 whatever the compute dtype: patch projections, time embedder, heads, rotary frequencies, and in the
-pruned layout the time table with all AdaLN projections. The rest has the compute dtype. The modules declare it;
-this file reads it off them, so there is no second list to keep in step.
+pruned layout the time table with all AdaLN projections. The rest has the compute dtype. The modules declare
+it; this file reads it off them, so there is no second list to keep in step.
 """
 
 import torch

@@ -32,10 +32,10 @@ class H3Transformer(nn.Module):
     adaln_t_table: Tensor
 
     def __init__(self, config: TransformerConfig, *, compute_dtype: torch.dtype = torch.bfloat16) -> None:
-        """Build the layout that `config` names. Raises ValueError for a compute dtype too narrow for H3."""
+        """Build the layout that `config` names. Raises ValueError for any other compute dtype."""
         super().__init__()
         if compute_dtype not in COMPUTE_DTYPES:
-            raise ValueError(f"{compute_dtype} is not supported: H3 overflows it; take bfloat16 or float32")
+            raise ValueError(f"H3 computes in bfloat16 or float32, not {compute_dtype}")
         self.config, self.compute_dtype = config, compute_dtype
         hidden, f32 = config.hidden_size, torch.float32
         # Eight coordinates are projected in float32; the full layout's AdaLN is a big matrix product.

@@ -1,0 +1,170 @@
+"""What model tests share: golden numbers, and a transformer with its diffusers twin from the same weights."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from model.config import TransformerConfig
+from model.dit import H3Transformer
+from model.packing import PackedLayout, Stream, stream_rows
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str], dict[str, Tensor]]:
+    """Load one file of tests/golden by its stem."""
+    return lambda name: load_file(GOLDEN / f"{name}.safetensors")
+
+
+@pytest.fixture(scope="session")
+def relative_l2() -> Callable[[Tensor, Tensor], float]:
+    """Return ‖found - wanted‖ / ‖wanted‖, in float64."""
+
+    def measure(found: Tensor, wanted: Tensor) -> float:
+        found, wanted = found.double(), wanted.double()
+        return float((found - wanted).norm() / wanted.norm())
+
+    return measure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Twins:
+    """The same random weights twice: ours in ComfyUI's layout, and `MiniMaxH3Transformer3DModel`."""
+
+    ours: H3Transformer
+    theirs: Any
+
+    def their_velocity(
+        self,
+        *,
+        video_rows: Tensor,
+        audio_rows: Tensor,
+        text_embeds: Tensor,
+        timesteps: Tensor,
+        timestep_index: Tensor,
+        layout: PackedLayout,
+    ) -> tuple[Tensor, Tensor]:
+        """Run diffusers' network on one request; `text_embeds` [L, text_dim] come before `condition_proj`."""
+        everything = torch.arange(layout.num_rows)
+        video, audio, text = (
+            stream_rows(layout, everything, stream) for stream in (Stream.VIDEO, Stream.AUDIO, Stream.TEXT)
+        )
+        with torch.no_grad():
+            found = self.theirs(
+                hidden_states=video_rows[None],
+                audio_hidden_states=audio_rows[None],
+                encoder_hidden_states=text_embeds[None],
+                timestep=timesteps,
+                timestep_indices=timestep_index,
+                token_tags=layout.tags,
+                position_ids=layout.position_ids,
+                video_indices=video,
+                audio_indices=audio,
+                text_indices=text,
+                return_dict=False,
+            )
+        return found[0][0], found[1][0]
+
+
+@pytest.fixture(scope="session")
+def make_twins() -> Callable[[TransformerConfig, int], Twins]:
+    """Build a float32 transformer of the full layout with random weights, and the equal diffusers one."""
+
+    def make(config: TransformerConfig, seed: int) -> Twins:
+        from diffusers.models.transformers.transformer_minimax_h3 import MiniMaxH3Transformer3DModel
+
+        ours = H3Transformer(config, compute_dtype=torch.float32).eval()
+        ours.load_state_dict(random_weights(ours, seed))
+        theirs = MiniMaxH3Transformer3DModel(
+            num_attention_heads=config.num_heads,
+            attention_head_dim=config.head_dim,
+            hidden_size=config.hidden_size,
+            num_layers=config.num_layers,
+            num_refiner_layers=config.num_refiner_layers,
+            ffn_dim=config.ffn_dim,
+            in_channels=config.latent_channels,
+            audio_in_channels=config.audio_channels,
+            patch_size=(1, config.patch, config.patch),
+            text_dim=config.text_dim,
+            freq_dim=config.time_freq_dim,
+            time_embed_hidden_dim=config.time_hidden_dim,
+            time_embed_dim=config.time_embed_dim,
+            rope_freq_dim=config.rope_freq_dim,
+            rope_theta=config.rope_theta,
+        ).eval()
+        theirs.load_state_dict(diffusers_names(ours.state_dict()))
+        return Twins(ours=ours, theirs=theirs)
+
+    return make
+
+
+def random_weights(module: torch.nn.Module, seed: int) -> dict[str, Tensor]:
+    """Draw weights that keep activations near 1 and make every one of them matter; frequencies stay."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, tensor in module.state_dict().items():
+        noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+        if name == "rope.inv_freq":
+            weights[name] = tensor
+        elif "norm" in name:
+            weights[name] = 1 + 0.2 * noise
+        elif tensor.dim() == 1:
+            weights[name] = 0.2 * noise
+        else:
+            weights[name] = noise * tensor.shape[1] ** -0.5
+    return weights
+
+
+def diffusers_names(comfy: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Rename ComfyUI's tensors; fused q, k, v are split and fc1's halves swapped on the way."""
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in comfy.items():
+        if name == "rope.inv_freq":
+            continue  # diffusers computes it
+        for ours, theirs in DIFFUSERS_PARTS:
+            name = name.replace(ours, theirs)  # noqa: PLW2901 - the name is translated part by part
+        if "qkv_proj" in name:
+            for letter, rows in zip("qkv", tensor.chunk(3), strict=True):
+                renamed[name.replace("qkv_proj", f"to_{letter}")] = rows
+        elif "ff.net.0.proj" in name:
+            renamed[name] = tensor.roll(tensor.shape[0] // 2, dims=0)
+        else:
+            renamed[name] = tensor
+    return renamed
+
+
+DIFFUSERS_PARTS = (
+    ("token_refiner.blocks", "token_refiner.refiner_layers"),
+    ("blocks.", "transformer_blocks."),
+    ("token_refiner.refiner_layers", "token_refiner.refiner_blocks"),
+    ("time_embedder.proj_in", "time_embedder.linear_1"),
+    ("time_embedder.proj_out", "time_embedder.linear_2"),
+    ("video_patch_proj", "proj_in"),
+    ("audio_patch_proj", "audio_proj_in"),
+    ("condition_proj", "context_embedder"),
+    ("attn.q_norm", "attn.norm_q"),
+    ("attn.k_norm", "attn.norm_k"),
+    ("attn.out_proj", "attn.to_out.0"),
+    ("mlp.fc1", "ff.net.0.proj"),
+    ("mlp.fc2", "ff.net.2"),
+    ("final_layer.norm", "norm_out.norm"),
+    ("final_layer.adaln_proj.linear", "norm_out.linear"),
+    ("final_layer.video_out", "proj_out"),
+    ("final_layer.audio_out", "audio_proj_out"),
+)
+"""Applied in order: the refiner steps aside while `blocks.` is renamed."""
