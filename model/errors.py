@@ -61,6 +61,36 @@ class CheckpointMismatchError(ModelError):
         self.missing, self.unexpected, self.wrong = list(missing), list(unexpected), list(wrong)
 
 
+class TokenizerError(ModelError):
+    """Raised when no usable tokenizer can be made: a file absent or foreign, a special token missing."""
+
+    code = ErrorCode.CHECKPOINT_INVALID
+
+
+class TokenizerMismatchError(ModelError):
+    """Raised when token ids reach beyond the rows of the text encoder's embedding."""
+
+    code = ErrorCode.CHECKPOINT_INVALID
+
+    def __init__(self, *, largest_id: int, num_rows: int) -> None:
+        super().__init__(
+            f"token ids go up to {largest_id}, but the text encoder's embedding has {num_rows} rows;"
+            " use the tokenizer that belongs to this checkpoint (H3_TOKENIZER_DIR)"
+        )
+        self.largest_id, self.num_rows = largest_id, num_rows
+
+
+class EmptyPromptError(ModelError):
+    """Raised when a prompt yields no token, which the transformer cannot be conditioned on."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the prompt yields no token; write one, or use the comfyui conventions, which pad it"
+        )
+
+
 class WrongCheckpointError(ModelError):
     """Raised when a job names another resident set than the one loaded here."""
 
@@ -101,3 +131,25 @@ class GenerationCancelledError(ModelError):
     def __init__(self, *, step: int) -> None:
         super().__init__(f"cancelled before step {step + 1}")
         self.step = step
+
+
+class ScheduleError(ModelError):
+    """Raised when float32 cannot tell the sigmas of a schedule apart: too many steps for the shift."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+    def __init__(self, *, steps: int, shift: float) -> None:
+        super().__init__(
+            f"{steps} steps at shift {shift:g} repeat a sigma; take fewer steps or a shift nearer to 1"
+        )
+        self.steps, self.shift = steps, shift
+
+
+class SamplerUnavailableError(ModelError):
+    """Raised when a sampler has no meaning under the job's conventions."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+    def __init__(self, name: str, *, reason: str) -> None:
+        super().__init__(f"sampler {name!r} cannot be used here: {reason}")
+        self.name, self.reason = name, reason
