@@ -1,0 +1,78 @@
+"""What the loader must know about a video VAE file in ComfyUI's layout: sizes, dtypes, defaults, leftovers.
+
+Reads shapes and names only, never a file. Head width, patch length and the geometry of clips and tiles are in
+no shape; they are the config's constants.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from model.config import VideoVaeConfig
+from model.errors import CheckpointMismatchError
+from model.video_vae.decoder import PIXEL_CHANNELS, VideoDecoder
+from model.video_vae.statistics import LATENTS_MEAN, LATENTS_STD
+
+ENCODER_PREFIXES = ("encoder.", "quant_conv.")
+"""Names that belong to the file but not to the decoder."""
+
+_FLOAT32_PARTS = frozenset({"norm1", "norm2", "norm_out", "scale1", "scale2", "latents_mean", "latents_std"})
+
+
+def video_config_from_shapes(
+    shapes: Mapping[str, tuple[int, ...]], *, source: Path = Path("video VAE")
+) -> VideoVaeConfig:
+    """Read the architecture from a file's tensor shapes; depth-pruned decoders are read as deep as they are.
+
+    Raises `CheckpointMismatchError`, naming `source`, when a tensor that fixes a size is missing.
+    """
+    needed = {
+        "embedder": "decoder.x_embedder.weight",
+        "registers": "decoder.register_tokens",
+        "w1": "decoder.transformer_blocks.0.ff.w1.weight",
+        "proj_out": "decoder.proj_out.weight",
+        "scale1": "decoder.transformer_blocks.0.scale1",
+    }
+    missing = sorted(name for name in needed.values() if name not in shapes)
+    if missing:
+        raise CheckpointMismatchError(source, missing=missing)
+    base = VideoVaeConfig()
+    decoder_dim, latent_channels = shapes[needed["embedder"]]
+    layers = 0
+    while f"decoder.transformer_blocks.{layers}.scale1" in shapes:
+        layers += 1
+    return replace(
+        base,
+        latent_channels=latent_channels,
+        decoder_dim=decoder_dim,
+        num_layers=layers,
+        num_register_tokens=shapes[needed["registers"]][1],
+        ffn_dim=shapes[needed["w1"]][0] // 2,
+        patch_pixels=math.isqrt(shapes[needed["proj_out"]][0] // (PIXEL_CHANNELS * base.patch_frames)),
+    )
+
+
+def parameter_dtypes(config: VideoVaeConfig, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """Return name and dtype of every decoder tensor when the decoder runs in `dtype`.
+
+    float32 keeps everything exact. float16 keeps norms, scales and statistics in float32 (the rule of
+    diffusers 0.42.1). bfloat16 is refused, as ComfyUI refuses it: 8 bits of mantissa are too few for 8 bits
+    of colour.
+    """
+    if dtype not in (torch.float16, torch.float32):
+        raise ValueError(f"the video VAE decodes in float16 or float32, not in {dtype}")
+    with torch.device("meta"):
+        names = VideoDecoder(config).state_dict().keys()
+    return {name: torch.float32 if _FLOAT32_PARTS.intersection(name.split(".")) else dtype for name in names}
+
+
+def default_tensors(config: VideoVaeConfig) -> dict[str, Tensor]:
+    """Return what a file may leave out: the release's statistics, and the mask token that nothing reads."""
+    tensors = {"decoder.mask_token": torch.zeros(1, 1, config.decoder_dim)}
+    if config.latent_channels == len(LATENTS_MEAN):
+        tensors |= {"latents_mean": torch.tensor(LATENTS_MEAN), "latents_std": torch.tensor(LATENTS_STD)}
+    return tensors
