@@ -42,9 +42,19 @@ def queue_key(fleet: str) -> str:
     return f"{RQ_KEY_PREFIX}:queue:{queue_name(fleet)}"
 
 
+def leases_key(fleet: str) -> str:
+    """Return rq's set of running entries, `<entry>:<execution>`, scored by when their lease runs out."""
+    return f"{RQ_KEY_PREFIX}:wip:{queue_name(fleet)}"
+
+
 def registry_keys(fleet: str) -> list[str]:
     """Return rq's registries of entries that have ended: finished, failed, canceled."""
     return [f"{RQ_KEY_PREFIX}:{name}:{queue_name(fleet)}" for name in ("finished", "failed", "canceled")]
+
+
+def parked_key(fleet: str) -> str:
+    """Return the list where an entry lies between its claim and its start."""
+    return f"{queue_key(fleet)}:intermediate"
 
 
 def entry_key(entry: str) -> str:

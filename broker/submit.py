@@ -1,7 +1,8 @@
 """Put runs into the queue: one server-side script checks for doubles, writes the entry and lists it.
 
-A run that is queued or running is joined. An entry that has ended is replaced: whoever submits has looked for
-a manifest in the store first, and the worker looks again before it generates, so nothing is made twice.
+A run that is queued or running is joined. An entry that has ended, or whose worker let its lease run out, is
+replaced: whoever submits has looked for a manifest in the store first, and the worker looks again before it
+generates, so nothing is made twice.
 Knows nothing about storage, sweeps or priorities.
 """
 
@@ -30,24 +31,29 @@ _BATCH: Final = 200  # entries per script call: a call of 500 holds the server f
 
 _JOINED, _QUEUED, _FOREIGN = 0, 1, 2
 _SCRIPT: Final = """
--- KEYS: queue, queues, finished, failed, canceled; then per entry: hash, results, progress, attempts
+-- KEYS: queue, queues, leases, finished, failed, canceled; then per entry: hash, results, progress
 -- ARGV: origin, date, timeout, result_ttl, failure_ttl; then per entry: id, data, description
 local ended = {finished = true, failed = true, stopped = true, canceled = true}
 local t = redis.call('TIME')
 local time = t[1] .. '.' .. string.format('%06d', t[2])
+local live = {}
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], t[1], '+inf')) do
+  live[string.match(member, '^[^:]*')] = true
+end
 local outcomes = {}
-for i = 0, (#KEYS - 5) / 4 - 1 do
-  local k, a = 5 + i * 4, 5 + i * 3
+for i = 0, (#KEYS - 6) / 3 - 1 do
+  local k, a = 6 + i * 3, 5 + i * 3
   local kind = redis.call('TYPE', KEYS[k + 1])['ok']
   local status, origin = false, false
   if kind == 'hash' then
     status, origin = unpack(redis.call('HMGET', KEYS[k + 1], 'status', 'origin'))
   end
-  if status and not ended[status] then
+  local abandoned = status == 'started' and not live[ARGV[a + 1]]
+  if status and not ended[status] and not abandoned then
     outcomes[i + 1] = (origin and origin ~= ARGV[1]) and 2 or 0
   else
     redis.call('DEL', KEYS[k + 1], KEYS[k + 2], KEYS[k + 3])
-    for registry = 3, 5 do redis.call('ZREM', KEYS[registry], ARGV[a + 1]) end
+    for registry = 4, 6 do redis.call('ZREM', KEYS[registry], ARGV[a + 1]) end
     redis.call('HSET', KEYS[k + 1], 'status', 'queued', 'origin', ARGV[1],
       'created_at', ARGV[2], 'enqueued_at', ARGV[2], 'timeout', ARGV[3], 'result_ttl', ARGV[4],
       'failure_ttl', ARGV[5], 'data', ARGV[a + 2], 'description', ARGV[a + 3], 'queued_time', time)
@@ -121,15 +127,10 @@ def _payload(run: QueuedRun) -> bytes:
 
 
 def _script_keys(runs: Sequence[QueuedRun], *, fleet: str) -> Iterator[str]:
-    yield from (keys.queue_key(fleet), keys.QUEUES_KEY, *keys.registry_keys(fleet))
+    yield from (keys.queue_key(fleet), keys.QUEUES_KEY, keys.leases_key(fleet), *keys.registry_keys(fleet))
     for run in runs:
         entry = run.entry_id
-        yield from (
-            keys.entry_key(entry),
-            keys.results_key(entry),
-            keys.progress_key(fleet, entry),
-            keys.attempts_key(fleet, entry),
-        )
+        yield from (keys.entry_key(entry), keys.results_key(entry), keys.progress_key(fleet, entry))
 
 
 def _script_args(

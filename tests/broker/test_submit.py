@@ -68,6 +68,7 @@ def test_the_same_run_twice_in_one_call_is_queued_once(redis_connection: redis.R
 @pytest.mark.parametrize("status", ["queued", "started", "deferred", "scheduled", "rate_limited"])
 def test_a_run_on_its_way_is_joined(redis_connection: redis.Redis, status: str) -> None:
     submit_runs(redis_connection, [make_run()])
+    redis_connection.zadd(keys.leases_key("h3"), {"ab12-1:execution": redis_connection.time()[0] + 60})
     redis_connection.hset(keys.entry_key("ab12-1"), "status", status)
 
     assert submit_runs(redis_connection, [make_run()])[0].joined
@@ -91,6 +92,16 @@ def test_an_entry_that_has_ended_is_queued_again_without_its_old_result(
     assert redis_connection.lrange(keys.queue_key("h3"), 0, -1) == [b"ab12-1"]
     assert not redis_connection.exists(keys.results_key("ab12-1"), *keys.registry_keys("h3"))
     assert redis_connection.hget(keys.entry_key("ab12-1"), "worker_name") is None
+
+
+def test_a_run_whose_worker_let_its_lease_run_out_is_queued_again(redis_connection: redis.Redis) -> None:
+    submit_runs(redis_connection, [make_run()])
+    redis_connection.delete(keys.queue_key("h3"))
+    redis_connection.hset(keys.entry_key("ab12-1"), "status", "started")
+    redis_connection.zadd(keys.leases_key("h3"), {"ab12-1:execution": redis_connection.time()[0] - 1})
+
+    assert not submit_runs(redis_connection, [make_run()])[0].joined
+    assert redis_connection.lrange(keys.queue_key("h3"), 0, -1) == [b"ab12-1"]
 
 
 def test_a_foreign_key_in_the_place_of_an_entry_is_replaced(redis_connection: redis.Redis) -> None:
