@@ -1,0 +1,328 @@
+"""Text features agree with ComfyUI's numbers and transformers' own model; files are matched strictly."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from model.config import RELEASED, TINY, TextEncoderConfig
+from model.errors import CheckpointMismatchError, EmptyPromptError, TokenizerMismatchError
+from model.text_encoder.encoder import TextEncoder, config_from_shapes, expected_shapes
+from model.text_encoder.presentation import Presentation
+
+HEADERS = Path(__file__).parents[1] / "golden" / "headers"
+SOURCE = Path("te.safetensors")
+SMALL = TextEncoderConfig(
+    vocab_size=300,
+    hidden_size=40,
+    intermediate_size=96,
+    num_layers=5,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    mrope_section=(4, 2, 2),
+    vision_hidden_size=32,
+    vision_intermediate_size=48,
+    vision_num_layers=3,
+    vision_num_heads=2,
+    vision_num_positions=64,
+    vision_deepstack_layers=(0, 1, 2),
+)
+LENGTHS = (1, 2, 33, 257)
+
+
+def random_weights(shapes: Mapping[str, tuple[int, ...]], *, seed: int = 0) -> dict[str, Tensor]:
+    """Norms around 1, embeddings of 0.5 and unit gains, so that every weight shows in the output."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(name: str, shape: tuple[int, ...]) -> Tensor:
+        noise = torch.randn(shape, generator=generator)
+        if "norm" in name:
+            return 1 + 0.2 * noise
+        return 0.5 * noise if "embed" in name or len(shape) == 1 else noise * shape[1] ** -0.5
+
+    return {name: draw(name, shape) for name, shape in shapes.items()}
+
+
+def text_of(length: int, vocab_size: int = SMALL.vocab_size) -> Presentation:
+    ids = torch.randint(vocab_size, (length,), generator=torch.Generator().manual_seed(length))
+    return Presentation(tuple(ids.tolist()), (1,) * length)
+
+
+def fields_of(config: TextEncoderConfig, *, num_layers: int) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    text = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "rope_parameters": rope,
+    }
+    vision = {
+        "depth": 3,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 2,
+        "out_hidden_size": config.hidden_size,
+        "num_position_embeddings": 64,
+        "deepstack_visual_indexes": [0, 1, 2],
+    }
+    return {"text_config": text, "vision_config": vision}
+
+
+@pytest.fixture(scope="module")
+def deeper_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen3-VL of seven layers with random weights, as transformers saves it."""
+    from transformers import Qwen3VLConfig, Qwen3VLModel
+
+    model = Qwen3VLModel(Qwen3VLConfig(**fields_of(SMALL, num_layers=7)))
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    model.load_state_dict(random_weights(shapes))
+    folder = tmp_path_factory.mktemp("qwen")
+    model.save_pretrained(folder)
+    return folder
+
+
+def both(folder: Path, dtype: torch.dtype) -> tuple[TextEncoder, Any]:
+    """Our cut encoder and transformers' whole model, from the same file."""
+    from transformers import Qwen3VLModel
+
+    theirs = Qwen3VLModel.from_pretrained(folder, dtype=dtype).eval()
+    tensors = load_file(folder / "model.safetensors")
+    beyond = ("language_model.norm.", "language_model.layers.5.", "language_model.layers.6.")
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(beyond)}
+    assert len(tensors) - len(kept) == 1 + 2 * 11
+    return TextEncoder.from_tensors(SMALL, kept, source=SOURCE, dtype=dtype), theirs
+
+
+def their_features(model: Any, presentation: Presentation) -> Tensor:
+    """The residual stream after the fifth layer, before any final norm."""
+    with torch.no_grad():
+        found = model(input_ids=torch.tensor([presentation.ids]), output_hidden_states=True, use_cache=False)
+    assert len(found.hidden_states) == 8
+    return found.hidden_states[5][0]
+
+
+@pytest.mark.parametrize("case", ["t2va", "empty"])
+def test_features_match_comfyui(
+    golden: Callable[[str], dict[str, Tensor]], relative_l2: Callable[[Tensor, Tensor], float], case: str
+) -> None:
+    tensors = golden("text_encoder")
+    weights = {
+        name.removeprefix("weights."): value for name, value in tensors.items() if name.startswith("weights.")
+    }
+    embedding = torch.zeros(RELEASED.text_encoder.vocab_size, 40, dtype=torch.bfloat16)
+    embedding[tensors["embed_rows.ids"].long()] = tensors["embed_rows.values"]
+    weights["model.embed_tokens.weight"] = embedding
+    config = config_from_shapes({name: tensor.shape for name, tensor in weights.items()}, source=SOURCE)
+    encoder = TextEncoder.from_tensors(config, weights, source=SOURCE, dtype=torch.float32)
+
+    features = encoder.encode(
+        Presentation(tuple(tensors[f"{case}.ids"].tolist()), tuple(tensors[f"{case}.tags"].tolist()))
+    )
+
+    wanted = tensors[f"{case}.out"]
+    torch.testing.assert_close(features, wanted, rtol=0, atol=2e-5)
+    assert relative_l2(features, wanted) < 1e-6
+
+
+def test_features_are_transformers_hidden_states_at_the_tap_in_float32(
+    deeper_folder: Path, relative_l2: Callable[[Tensor, Tensor], float]
+) -> None:
+    ours, theirs = both(deeper_folder, torch.float32)
+
+    for length in LENGTHS:
+        features, wanted = ours.encode(text_of(length)), their_features(theirs, text_of(length))
+
+        assert features.shape == (length, SMALL.hidden_size)
+        assert relative_l2(features, wanted) < 1e-6
+
+
+def test_features_are_transformers_hidden_states_bit_for_bit_in_bfloat16(deeper_folder: Path) -> None:
+    ours, theirs = both(deeper_folder, torch.bfloat16)
+
+    for length in LENGTHS:
+        features = ours.encode(text_of(length))
+
+        assert features.dtype == torch.bfloat16
+        assert torch.equal(features, their_features(theirs, text_of(length)))
+
+
+def test_rotary_frequencies_stay_float32_and_off_the_parameters_dtype(deeper_folder: Path) -> None:
+    ours, theirs = both(deeper_folder, torch.bfloat16)
+
+    buffers = dict(ours.model.named_buffers())
+
+    assert len(buffers) == 4
+    for name, wanted in theirs.named_buffers():
+        assert buffers[name].dtype == torch.float32
+        assert torch.equal(buffers[name], wanted)
+
+
+def test_the_vision_tower_is_loaded_and_computes_what_transformers_computes(deeper_folder: Path) -> None:
+    ours, theirs = both(deeper_folder, torch.float32)
+    patches = torch.randn(16, 3 * 2 * 16 * 16, generator=torch.Generator().manual_seed(1))
+    grid = torch.tensor([[1, 4, 4]])
+
+    found, wanted = ours.model.visual(patches, grid_thw=grid), theirs.visual(patches, grid_thw=grid)
+
+    torch.testing.assert_close(found.pooler_output, wanted.pooler_output, rtol=0, atol=1e-6)
+
+
+def test_the_released_config_has_exactly_the_902_tensors_of_comfyuis_file() -> None:
+    table = json.loads((HEADERS / "te_qwen3vl_bf16_shapes.json").read_text(encoding="utf-8"))
+    wanted = {
+        name.replace("{i}", str(i)): tuple(entry["shape"])
+        for name, entry in table["tensors"].items()
+        for i in range(entry.get("repeat", 1))
+    }
+
+    found = expected_shapes(RELEASED.text_encoder)
+
+    assert found == wanted
+    assert len(found) == table["tensor_count"] == 902
+    assert 2 * sum(map(math.prod, found.values())) == table["payload_bytes"]
+
+
+@pytest.mark.parametrize("config", [RELEASED.text_encoder, TINY.text_encoder, SMALL])
+@pytest.mark.parametrize("official", [False, True])
+def test_shapes_alone_give_the_config_back(config: TextEncoderConfig, official: bool) -> None:
+    shapes = expected_shapes(config)
+    if official:
+        shapes = {official_name(name): shape for name, shape in shapes.items()}
+
+    assert config_from_shapes(shapes, source=SOURCE) == config
+
+
+def official_name(comfyui: str) -> str:
+    if comfyui.startswith("visual."):
+        return "model." + comfyui
+    return comfyui.replace("model.", "model.language_model.", 1)
+
+
+def test_comfyuis_and_the_official_names_give_the_same_encoder() -> None:
+    weights = random_weights(expected_shapes(SMALL))
+    official = {official_name(name): tensor for name, tensor in weights.items()}
+
+    one = TextEncoder.from_tensors(SMALL, weights, source=SOURCE, dtype=torch.float32)
+    other = TextEncoder.from_tensors(SMALL, official, source=SOURCE, dtype=torch.float32)
+
+    assert torch.equal(one.encode(text_of(9)), other.encode(text_of(9)))
+
+
+def test_tensors_of_the_wanted_dtype_are_taken_without_a_copy() -> None:
+    weights = random_weights(expected_shapes(SMALL))
+
+    encoder = TextEncoder.from_tensors(SMALL, weights, source=SOURCE, dtype=torch.float32)
+
+    embedding = encoder.model.language_model.embed_tokens.weight
+    assert embedding.data_ptr() == weights["model.embed_tokens.weight"].data_ptr()
+    assert not any(parameter.requires_grad for parameter in encoder.model.parameters())
+
+
+def test_a_file_that_does_not_match_is_refused_with_every_reason() -> None:
+    weights = random_weights(expected_shapes(SMALL))
+    del weights["visual.merger.norm.bias"]
+    weights["model.norm.weight"] = torch.ones(40)
+    weights["model.layers.1.mlp.up_proj.weight"] = torch.ones(40, 96)
+    weights["model.layers.2.mlp.up_proj.weight"] = torch.ones(96, 40, dtype=torch.int8)
+    weights["language_model.embed_tokens.weight"] = weights["model.embed_tokens.weight"]
+
+    with pytest.raises(CheckpointMismatchError) as caught:
+        TextEncoder.from_tensors(SMALL, weights, source=SOURCE)
+
+    assert caught.value.missing == ["visual.merger.norm.bias"]
+    assert caught.value.unexpected == [
+        "language_model.embed_tokens.weight",
+        "model.embed_tokens.weight",
+        "model.norm.weight",
+    ]
+    assert [text.split(":")[0] for text in caught.value.wrong] == [
+        "model.layers.1.mlp.up_proj.weight",
+        "model.layers.2.mlp.up_proj.weight",
+    ]
+
+
+def test_a_released_file_cut_one_layer_too_early_is_refused() -> None:
+    shapes = expected_shapes(RELEASED.text_encoder)
+    tensors = {
+        name: torch.empty(shape, dtype=torch.bfloat16, device="meta")
+        for name, shape in shapes.items()
+        if not name.startswith("model.layers.49.")
+    }
+    config = config_from_shapes({name: tensor.shape for name, tensor in tensors.items()}, source=SOURCE)
+
+    with pytest.raises(CheckpointMismatchError) as caught:
+        TextEncoder.from_tensors(config, tensors, source=SOURCE)
+
+    assert len(caught.value.missing) == 11
+    assert all(name.startswith("model.layers.49.") for name in caught.value.missing)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({}, "8 missing"),
+        ({"model.embed_tokens.weight": (300,)}, "model.embed_tokens.weight"),
+        ({"model.layers.0.self_attn.q_norm.weight": (0,)}, "q_norm"),
+    ],
+)
+def test_shapes_of_another_model_give_no_config(change: dict[str, tuple[int, ...]], complaint: str) -> None:
+    shapes = {**expected_shapes(SMALL), **change} if change else {"decoder.weight": (3, 3)}
+
+    with pytest.raises(CheckpointMismatchError, match=complaint):
+        config_from_shapes(shapes, source=SOURCE)
+
+
+def test_no_token_or_one_beyond_the_embedding_is_refused_before_the_network_runs() -> None:
+    encoder = TextEncoder.from_tensors(SMALL, random_weights(expected_shapes(SMALL)), source=SOURCE)
+
+    with pytest.raises(EmptyPromptError, match="comfyui conventions"):
+        encoder.encode(Presentation((), ()))
+    with pytest.raises(TokenizerMismatchError, match=r"up to 300, .* 300 rows"):
+        encoder.encode(Presentation((5, 300), (1, 1)))
+
+
+def test_importing_is_free_and_building_is_silent() -> None:
+    program = """
+import sys
+from pathlib import Path
+import torch
+from model.config import TINY
+from model.text_encoder.encoder import TextEncoder, expected_shapes
+from model.text_encoder.presentation import Presentation
+assert "transformers" not in sys.modules
+weights = {name: torch.zeros(shape) for name, shape in expected_shapes(TINY.text_encoder).items()}
+encoder = TextEncoder.from_tensors(TINY.text_encoder, weights, source=Path("te"))
+assert encoder.encode(Presentation((1, 2), (1, 1))).shape == (2, 256)
+"""
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")
+def test_features_on_a_gpu_match_those_of_the_cpu(relative_l2: Callable[[Tensor, Tensor], float]) -> None:
+    weights = random_weights(expected_shapes(SMALL))
+    on_gpu = {name: tensor.cuda() for name, tensor in weights.items()}
+    wanted = TextEncoder.from_tensors(SMALL, weights, source=SOURCE, dtype=torch.float32).encode(text_of(257))
+
+    exact = TextEncoder.from_tensors(SMALL, on_gpu, source=SOURCE, dtype=torch.float32).encode(text_of(257))
+    rounded = TextEncoder.from_tensors(SMALL, on_gpu, source=SOURCE).encode(text_of(257))
+
+    assert exact.is_cuda
+    assert relative_l2(exact.cpu(), wanted) < 1e-5
+    assert relative_l2(rounded.cpu(), wanted) < 3e-2  # bf16 keeps 8 bits through five layers
