@@ -39,12 +39,7 @@ class LocalStore:
         return self.root.as_uri()
 
     def put_bytes(self, key: str, data: bytes) -> OutputFile:
-        target = self._path(key)
-        with _translated("write", target):
-            with _temporary(target) as temporary:
-                _write_new(temporary, lambda sink: sink.write(data))
-                temporary.replace(target)
-            _sync_folder(target.parent)
+        write_whole(self._path(key), data)
         return OutputFile(name=key, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
     def put_file(self, key: str, source: Path) -> OutputFile:
@@ -130,6 +125,15 @@ class LocalStore:
                 yield from self._walk(key.removesuffix("/"))
             else:
                 yield key
+
+
+def write_whole(target: Path, data: bytes) -> None:
+    """Write a file whole or not at all, making its folder. Raises StorageUnavailableError."""
+    with _translated("write", target):
+        with _temporary(target) as temporary:
+            _write_new(temporary, lambda sink: sink.write(data))
+            temporary.replace(target)
+        _sync_folder(target.parent)
 
 
 @contextmanager
