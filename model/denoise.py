@@ -10,7 +10,7 @@ Shapes: as in `latents.py`; K evaluations.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 
@@ -20,19 +20,9 @@ from model.conventions import Conventions
 from model.errors import GenerationCancelledError, OutputRejectedError
 from model.latents import Latents
 from model.sampling import check_sampler, take_step
-from model.sigmas import SigmaPlan
+from model.sigmas import SigmaPlan, Timesteps
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import Sampler
-
-
-class Timesteps(NamedTuple):
-    """t = 1 - sigma of each stream, 1 being clean: float32 values held as Python floats.
-
-    They live on the host so that whoever needs their number or order does not wait for the device.
-    """
-
-    video: float
-    audio: float
 
 
 class Network(Protocol):
@@ -70,30 +60,20 @@ def denoise(
     SamplerUnavailableError, and OutputRejectedError when the result is not finite.
     """
     check_sampler(sampler, conventions)
-    timesteps = [
-        Timesteps(video, audio)
-        for video, audio in zip(plan.video.timesteps.tolist(), plan.audio.timesteps.tolist(), strict=True)
-    ]
     state, previous_x0, step_seconds = noise.to(torch.float32), None, []
     for step in range(plan.steps):
         if cancelled():
             raise GenerationCancelledError(step=step)
         began = time.monotonic()
         x0 = estimate_x0(
-            network,
-            state,
-            plan=plan,
-            step=step,
-            timesteps=timesteps[step],
-            conventions=conventions,
-            compute_dtype=compute_dtype,
+            network, state, plan=plan, step=step, conventions=conventions, compute_dtype=compute_dtype
         )
-        state = _move(state, x0, previous_x0, plan=plan, step=step, sampler=sampler, conventions=conventions)
+        state = move(
+            state, x0, previous_x0=previous_x0, plan=plan, step=step, sampler=sampler, conventions=conventions
+        )
         previous_x0 = x0
         if state.video.is_cuda:
-            torch.cuda.synchronize(
-                state.video.device
-            )  # the step's time, and nothing else, waits for the device
+            torch.cuda.synchronize(state.video.device)  # for the clock below; nothing else waits
         step_seconds.append(time.monotonic() - began)
         on_progress(
             ProgressEvent(stage=Stage.DENOISE, step=step + 1, steps=plan.steps, seconds=step_seconds[-1])
@@ -110,15 +90,14 @@ def estimate_x0(
     *,
     plan: SigmaPlan,
     step: int,
-    timesteps: Timesteps,
     conventions: Conventions,
     compute_dtype: torch.dtype,
 ) -> Latents:
-    """Evaluate the network once and return the clean state it implies, float32; audio stays carried."""
+    """Evaluate the network once and return the clean state it implies, float32; carried audio stays so."""
     seen = state.to(compute_dtype) if conventions.latents_in_compute_dtype else state
     if plan.carry is not None:
         seen = Latents(video=seen.video, audio=uncarry(seen.audio, plan.carry, step=step))
-    velocity = network(seen, timesteps).to(
+    velocity = network(seen, plan.timesteps(step)).to(
         compute_dtype if conventions.velocity_in_compute_dtype else torch.float32
     )
     audio = velocity.audio
@@ -130,24 +109,18 @@ def estimate_x0(
     )
 
 
-def refuse_non_finite(latents: Latents) -> None:
-    """Raise OutputRejectedError unless every value is finite."""
-    finite = torch.stack([latents.video.isfinite().all(), latents.audio.isfinite().all()]).tolist()
-    for what, fine in zip(("video latents", "audio latents"), finite, strict=True):
-        if not fine:
-            raise OutputRejectedError(what)
-
-
-def _move(
+def move(
     state: Latents,
     x0: Latents,
-    previous_x0: Latents | None,
     *,
+    previous_x0: Latents | None,
     plan: SigmaPlan,
     step: int,
     sampler: Sampler,
     conventions: Conventions,
 ) -> Latents:
+    """Return the state one step further down; `previous_x0` is the last step's, None at the first."""
+    form = conventions.euler_form
     return Latents(
         video=take_step(
             sampler,
@@ -156,7 +129,7 @@ def _move(
             previous_x0=None if previous_x0 is None else previous_x0.video,
             sigmas=plan.video.sigmas,
             step=step,
-            euler_form=conventions.euler_form,
+            euler_form=form,
         ),
         audio=take_step(
             sampler,
@@ -165,6 +138,14 @@ def _move(
             previous_x0=None if previous_x0 is None else previous_x0.audio,
             sigmas=plan.audio.sigmas,
             step=step,
-            euler_form=conventions.euler_form,
+            euler_form=form,
         ),
     )
+
+
+def refuse_non_finite(latents: Latents) -> None:
+    """Raise OutputRejectedError unless every value is finite."""
+    finite = torch.stack([latents.video.isfinite().all(), latents.audio.isfinite().all()]).tolist()
+    for what, fine in zip(("video latents", "audio latents"), finite, strict=True):
+        if not fine:
+            raise OutputRejectedError(what)

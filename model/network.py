@@ -10,7 +10,6 @@ from torch import Tensor
 
 from model.attention import AttentionFn
 from model.conventions import Conventions
-from model.denoise import Timesteps
 from model.dit import H3Transformer
 from model.latents import Latents
 from model.packing import (
@@ -22,6 +21,7 @@ from model.packing import (
     unpatchify_audio,
     unpatchify_video,
 )
+from model.sigmas import Timesteps
 from queue_schemas.geometry import LatentShape
 
 

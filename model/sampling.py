@@ -3,6 +3,7 @@
 x0 = x + sigma * velocity with the network's data-ward velocity. Both samplers are deterministic and cost one
 evaluation a step. Every scalar is a 0-dim float32 CPU tensor and every operation rounds on its own: that
 makes a replay of ComfyUI's and diffusers' runs equal to the last bit, so no expression here is simplified.
+On CUDA torch divides by a host scalar through its reciprocal, which may be one ulp off.
 Sources: diffusers 0.42.1 `MiniMaxH3Scheduler.step` (blend form); ComfyUI 783545f, all else.
 Knows no network, no modality and no carry.
 """

@@ -10,6 +10,7 @@ Shapes: K evaluations.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,6 +51,16 @@ class AudioCarry:
     """[K] 1 + (g - 1) * sigma_audio: what the audio velocity counts in the carried one."""
 
 
+class Timesteps(NamedTuple):
+    """t = 1 - sigma of each stream, 1 being clean: float32 values held as Python floats.
+
+    They live on the host so that whoever needs their number or order does not wait for the device.
+    """
+
+    video: float
+    audio: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigmaPlan:
     """Both streams' sigmas, paired by step: one evaluation moves both."""
@@ -62,6 +73,10 @@ class SigmaPlan:
     @property
     def steps(self) -> int:
         return len(self.video.timesteps)
+
+    def timesteps(self, step: int) -> Timesteps:
+        """Return what the network is told at evaluation `step`, counted from 0."""
+        return Timesteps(float(self.video.timesteps[step]), float(self.audio.timesteps[step]))
 
 
 def shift_sigmas(t: Tensor, shift: float) -> Tensor:

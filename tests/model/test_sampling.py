@@ -11,12 +11,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from model.conventions import COMFYUI, DIFFUSERS, Conventions
-from model.denoise import Network, Timesteps, denoise, estimate_x0
+from model.denoise import Network, denoise, estimate_x0, move
 from model.errors import GenerationCancelledError, OutputRejectedError, SamplerUnavailableError
 from model.latents import Latents
 from model.noise import draw_noise
-from model.sampling import take_step
-from model.sigmas import SigmaPlan, plan_sigmas
+from model.sigmas import SigmaPlan, Timesteps, plan_sigmas
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.geometry import LatentShape
 from queue_schemas.jobs import Sampler, Schedule
@@ -109,26 +108,22 @@ def test_every_recorded_step_is_replayed_to_the_last_bit(sampler: Sampler, steps
                 state,
                 plan=plan,
                 step=step,
-                timesteps=Timesteps(0.0, 0.0),
                 conventions=COMFYUI,
                 compute_dtype=DTYPES[dtype],
             ),
         )
-        moved = [
-            take_step(
-                sampler,
-                getattr(state, half),
-                x0=getattr(x0, half),
-                previous_x0=None if previous_x0 is None else getattr(previous_x0, half),
-                sigmas=plan.video.sigmas,
-                step=step,
-                euler_form=COMFYUI.euler_form,
-            )
-            for half in ("video", "audio")
-        ]
+        moved = move(
+            state,
+            x0,
+            previous_x0=previous_x0,
+            plan=plan,
+            step=step,
+            sampler=sampler,
+            conventions=COMFYUI,
+        )
 
         assert same(network.seen[-1], recorded(f"{name}.step{step}", "model_in")), step
-        assert same(Latents(video=moved[0], audio=moved[1]), recorded_state(f"{name}.step{step + 1}")), step
+        assert same(moved, recorded_state(f"{name}.step{step + 1}")), step
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
