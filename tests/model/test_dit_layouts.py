@@ -133,10 +133,10 @@ def prune(full: H3Transformer, rows: int) -> H3Transformer:
     return pruned
 
 
-# Off the grid the curve is cut short by straight lines; on it both layouts compute the same thing.
+# Off the grid straight lines cut the curve short (reached 1.9e-5); on it both compute the same (1.5e-7).
 @pytest.mark.parametrize(
     ("t_video", "t_audio", "tolerance"),
-    [(0.0, 0.0, 1e-5), (8 / 32, 19 / 32, 1e-5), (31 / 32, 1.0, 1e-5), (0.3, 0.61, 1e-3)],
+    [(0.0, 0.0, 1e-5), (8 / 32, 19 / 32, 1e-5), (31 / 32, 1.0, 1e-5), (0.3, 0.61, 1e-4)],
     ids=["start", "middle", "end", "between"],
 )
 def test_the_pruned_layout_equals_the_full_one_where_its_table_has_a_row(
