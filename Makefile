@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo check test test-all schemas clean
+.PHONY: help setup demo check test test-all test-slow schemas clean
 
 help:  ## Say what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -29,7 +29,9 @@ check: setup  ## ruff, mypy, import-linter
 test: setup  ## Every test but the slow ones; at most 8 minutes on two cores
 	$(BIN)/python -m pytest -m 'not slow and not gpu and not spark and not weights'
 
-test-all: test  ## The tests above, then the slow ones
+test-all: test test-slow  ## The tests above, then the slow ones
+
+test-slow: setup  ## Only the slow tests (real lease times, fuzz); none yet is fine
 	$(BIN)/python -m pytest -m 'slow and not gpu and not spark and not weights' || test $$? -eq 5
 
 schemas: setup  ## Write docs/schemas from the pydantic models

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from queue_schemas.benchmark import Backends, CheckpointSet, Seconds, Tokens
 from queue_schemas.events import ProgressEvent
-from queue_schemas.jobs import JobFields
+from queue_schemas.jobs import Job
 
 OnProgress = Callable[[ProgressEvent], None]
 
@@ -54,10 +54,8 @@ class Pipeline(Protocol):
     def card(self) -> PipelineCard:
         """Describe what is resident; cheap, and safe from any thread."""
 
-    def check(self, job: JobFields) -> None:
+    def check(self, job: Job) -> None:
         """Raise the error that `generate` would raise for this job before it costs anything."""
 
-    def generate(
-        self, job: JobFields, *, on_progress: OnProgress, cancelled: Callable[[], bool]
-    ) -> Generation:
+    def generate(self, job: Job, *, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Generation:
         """Make the film; `cancelled` is asked before every step. Raises `model.errors.ModelError`."""

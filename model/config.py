@@ -1,6 +1,6 @@
 """Architecture of MiniMax H3: one frozen dataclass per model, released values as defaults.
 
-What a checkpoint's shapes fix is read from them (`loading/detect.py`); what no shape can tell stays a constant here.
+What a checkpoint's shapes fix is read from them when it is loaded; what no shape can tell is a constant here.
 Sources: diffusers 0.42.1 configs, ComfyUI's model detection.
 """
 
@@ -50,7 +50,7 @@ class TransformerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoVaeConfig:
-    """The video VAE's decoder: a ViT over latent voxels, in clips and tiles that are part of its definition."""
+    """The video VAE's decoder: a ViT over latent voxels; clips and tiles are part of its definition."""
 
     latent_channels: int = 24
     decoder_dim: int = 2048
@@ -130,7 +130,7 @@ TINY = H3Config(
         time_table_rows=17,
     ),
     video_vae=VideoVaeConfig(decoder_dim=128, num_layers=2, ffn_dim=512),
-    audio_vae=AudioVaeConfig(latent_dim=128, decoder_dim=128),
+    audio_vae=AudioVaeConfig(latent_dim=256, decoder_dim=128),
     text_encoder=TextEncoderConfig(
         vocab_size=512,
         hidden_size=256,

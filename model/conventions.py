@@ -1,6 +1,6 @@
 """`Conventions`: every choice on which ComfyUI and diffusers disagree, as one frozen value.
 
-No other place decides any of them. `comfyui` is the oracle of the product, `diffusers` that of the parity tests.
+No other place decides any of them. `comfyui` is the product's oracle, `diffusers` that of the parity tests.
 The choices that only references touch join this class together with references.
 Sources: ComfyUI 783545f with the tiling of 19315e86; diffusers 0.42.1.
 """

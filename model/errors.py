@@ -124,13 +124,23 @@ class OutputRejectedError(ModelError):
 
 
 class GenerationCancelledError(ModelError):
-    """Raised at the first step boundary after a cancel."""
+    """Raised at the first step boundary after a cancel, `step` being the step that was not begun."""
 
     code = ErrorCode.CANCELLED
 
-    def __init__(self, *, step: int) -> None:
-        super().__init__(f"cancelled before step {step + 1}")
+    def __init__(self, *, step: int | None = None) -> None:
+        super().__init__("cancelled while decoding" if step is None else f"cancelled before step {step + 1}")
         self.step = step
+
+
+class DeviceUnavailableError(ModelError):
+    """Raised when the named device does not exist here."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+    def __init__(self, name: str, *, reason: str) -> None:
+        super().__init__(f"device {name!r} cannot be used: {reason}")
+        self.name, self.reason = name, reason
 
 
 class ScheduleError(ModelError):

@@ -1,6 +1,6 @@
 """The benchmark record: one JSON per attempt: what ran, on what, with what, and how long each part took.
 
-Durations come from one machine's monotonic clock, except `queue_wait`, which compares Redis `TIME` with itself.
+Durations come from one machine's monotonic clock, except `queue_wait`, which compares Redis `TIME` to itself.
 A field that does not apply (no GPU, a failed attempt) is null; nothing is guessed.
 """
 

@@ -73,7 +73,7 @@ class NotImplementedWorkflowError(SchemaError):
 
 
 def explain(error: ValidationError, *, known_fields: Iterable[str] = ()) -> str:
-    """Turn pydantic's report into one sentence: each fault with its field, unknown ones with the nearest name."""
+    """Turn pydantic's report into one sentence: each fault with its field, unknown ones with a near name."""
     return "; ".join(_explain_one(dict(item), list(known_fields)) for item in error.errors(include_url=False))
 
 

@@ -1,7 +1,7 @@
 """Frame grid, latent sizes, token counts and track length: the arithmetic every part of the system shares.
 
-Pixel frames run at 24 fps in lengths of 17n + 5; each side of the canvas is a multiple of 32 (VAE 16 × patch 2).
-Sources: MiniMax H3 as read from diffusers 0.42.1 and ComfyUI, which agree here. Knows no prompts and no files.
+Pixel frames run at 24 fps in lengths of 17n + 5; a canvas side is a multiple of 32 (VAE 16 × patch 2).
+Sources: diffusers 0.42.1 and ComfyUI, which agree here. Knows no prompts and no files.
 
 Letters: F pixel frames, T video latent frames, Ta audio latents per channel, lh × lw latent height and width.
 """
@@ -91,7 +91,7 @@ def track_samples(frames: int) -> int:
 
 
 def resolve_canvas(aspect_width: float, aspect_height: float) -> tuple[int, int]:
-    """Return (width, height) of the model's own canvas for an aspect ratio: short edge 768, at most 768 × 1344.
+    """Return (width, height) of the model's own canvas for a ratio: short edge 768, at most 768 × 1344.
 
     Raises ValueError when the ratio lies outside 1:4 to 4:1.
     """

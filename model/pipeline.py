@@ -1,0 +1,251 @@
+"""`H3Pipeline`: the hot model set; one job in, one film with its sound out.
+
+Every stage is a plain call in order, so reading `generate` is reading what a job does. What the sources
+disagree on is decided by the job's `Conventions` and nowhere else. Knows no files of outputs, no queue and no
+HTTP.
+
+Shapes: L text rows; latents as in `latents.py`; F frames of H × W pixels; N samples per channel.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from model.attention import AttentionFn, available_attention, resolve_attention
+from model.audio_vae import decode_waveform, fit_length, limit_loudness
+from model.base import Generation, OnProgress, PipelineCard
+from model.conventions import PRESETS, Conventions
+from model.denoise import denoise
+from model.errors import DeviceUnavailableError, GenerationCancelledError, WrongCheckpointError
+from model.loading.files import ResidentFiles, find_files
+from model.loading.models import Models, OnLoad, load_models, load_video_decoder
+from model.network import PackedNetwork
+from model.noise import draw_noise
+from model.packing import pack_t2va
+from model.receipts import checkpoint_set, device_facts, dtype_name, peak_memory, reset_peak_memory
+from model.sampling import check_sampler
+from model.sigmas import SigmaPlan, plan_sigmas
+from model.stage_clock import StageClock
+from model.synthetic import H3_TINY, ensure_h3_tiny
+from model.text_encoder.presentation import present_t2va
+from model.video_vae import VideoDecoder, decode_frames
+from queue_schemas import geometry
+from queue_schemas.benchmark import Backends, Tokens
+from queue_schemas.errors import NotImplementedWorkflowError
+from queue_schemas.events import ProgressEvent, Stage
+from queue_schemas.jobs import IMPLEMENTED_WORKFLOWS, Job, VaeDtype
+
+VAE_DTYPES: Final = {VaeDtype.FLOAT16: torch.float16, VaeDtype.FLOAT32: torch.float32}
+H3_TINY_DIR: Final = Path("outputs") / H3_TINY
+"""Below the working folder, where a person sees it."""
+
+
+class H3Pipeline:
+    """Owns the resident models of one device. One `generate` at a time; the engine sees to that."""
+
+    def __init__(self, models: Models, files: ResidentFiles, *, device: torch.device) -> None:
+        self.models, self.files, self.device = models, files, device
+        self._checkpoint = checkpoint_set(files, tokenizer_identity=models.tokenizer.identity)
+
+    def card(self) -> PipelineCard:
+        attention, _ = resolve_attention("auto", self.device)
+        facts = device_facts(self.device)
+        return PipelineCard(
+            checkpoint=self._checkpoint,
+            backends=self._backends(attention),
+            attention_backends=available_attention(self.device),
+            device=facts.device,
+            driver=facts.driver,
+            versions=facts.versions,
+        )
+
+    def check(self, job: Job) -> None:
+        """Raise what `generate` would refuse this job for, before it costs anything."""
+        if job.workflow not in IMPLEMENTED_WORKFLOWS:
+            raise NotImplementedWorkflowError(job.workflow)
+        if job.checkpoint != self.files.name:
+            raise WrongCheckpointError(wanted=job.checkpoint, resident=self.files.name)
+        resolve_attention(job.attention, self.device)
+        check_sampler(job.sampler, PRESETS[job.conventions])
+        plan_job(job)
+
+    @torch.inference_mode()
+    def generate(self, job: Job, *, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Generation:
+        self.check(job)
+        conventions, clock = PRESETS[job.conventions], StageClock(self.device, on_progress)
+        attention_name, attention = resolve_attention(job.attention, self.device)
+        reset_peak_memory(self.device)
+
+        with clock.stage(Stage.TEXT_ENCODE):
+            network, num_text = self._condition(job, attention=attention, conventions=conventions)
+        with clock.stage(Stage.DENOISE, steps=job.steps):
+            denoised = denoise(
+                network,
+                noise=draw_noise(job.latent_shape, seed=job.seed, conventions=conventions).to(self.device),
+                plan=plan_job(job),
+                sampler=job.sampler,
+                conventions=conventions,
+                compute_dtype=self.models.transformer.compute_dtype,
+                on_progress=on_progress,
+                cancelled=cancelled,
+            )
+        with clock.stage(Stage.VIDEO_DECODE, steps=num_parts(job.frames)):
+            frames = self._decode_video(job, denoised.latents.video, on_progress, cancelled=cancelled)
+        with clock.stage(Stage.AUDIO_DECODE):
+            waveform = self._decode_audio(job, denoised.latents.audio)
+
+        shape = job.latent_shape
+        return Generation(
+            frames=frames,
+            waveform=waveform,
+            sample_rate_hz=geometry.SAMPLE_RATE_HZ,
+            tokens=Tokens(text=num_text, video=shape.video_tokens, audio=shape.audio_tokens),
+            evaluations=len(denoised.step_seconds),
+            backends=self._backends(attention_name),
+            seconds=clock.seconds(denoise_steps=denoised.step_seconds),
+            peak_device_bytes=peak_memory(self.device),
+            notes=job.notes,
+        )
+
+    def _condition(
+        self, job: Job, *, attention: AttentionFn, conventions: Conventions
+    ) -> tuple[PackedNetwork, int]:
+        """Encode the prompt and bind the transformer to it; also return the number of text rows."""
+        presentation = present_t2va(job.prompt, tokenizer=self.models.tokenizer, conventions=conventions)
+        num_text = len(presentation.ids)
+        network = PackedNetwork(
+            self.models.transformer,
+            self.models.text_encoder.encode(presentation),
+            layout=pack_t2va(num_text, job.latent_shape, text_tags=torch.tensor(presentation.tags)),
+            shape=job.latent_shape,
+            attention=attention,
+            conventions=conventions,
+        )
+        return network, num_text
+
+    def _decode_video(
+        self, job: Job, latents: Tensor, on_progress: OnProgress, *, cancelled: Callable[[], bool]
+    ) -> npt.NDArray[np.uint8]:
+        """Decode [24, T, lh, lw] part by part into one host array [F, H, W, 3]."""
+        conventions = PRESETS[job.conventions]
+        frames = np.empty((job.frames, job.height, job.width, 3), dtype=np.uint8)
+        parts = decode_frames(
+            self._video_decoder(VAE_DTYPES[job.vae_dtype]),
+            latents,
+            seam=conventions.tile_seam,
+            rounding=conventions.uint8_rounding,
+            tile_pixels=job.vae_tile_size,
+        )
+        filled = 0
+        for number, part in enumerate(parts, start=1):
+            frames[filled : filled + len(part)] = part.numpy()
+            filled += len(part)
+            on_progress(ProgressEvent(stage=Stage.VIDEO_DECODE, step=number, steps=num_parts(job.frames)))
+            if cancelled():
+                raise GenerationCancelledError
+        assert filled == job.frames
+        return frames
+
+    def _decode_audio(self, job: Job, latents: Tensor) -> npt.NDArray[np.float32]:
+        """Decode [2, 32, Ta] to [2, N] on the host, exactly as long as the film."""
+        waveform = decode_waveform(self.models.audio_decoder, latents)
+        if PRESETS[job.conventions].audio_loudness_limit:
+            waveform = limit_loudness(waveform)
+        return fit_length(waveform, geometry.track_samples(job.frames)).cpu().numpy()
+
+    def _video_decoder(self, dtype: torch.dtype) -> VideoDecoder:
+        """The resident decoder, read again from its file when a job asks for the other dtype."""
+        if self._video_vae_dtype != dtype:
+            self.models.video_decoder = load_video_decoder(
+                self.files.video_vae, device=self.device, dtype=dtype
+            )
+        return self.models.video_decoder
+
+    @property
+    def _video_vae_dtype(self) -> torch.dtype:
+        return self.models.video_decoder.post_quant_conv.weight.dtype
+
+    def _backends(self, attention: str) -> Backends:
+        return Backends(
+            attention=attention,
+            transformer_dtype=dtype_name(self.models.transformer.compute_dtype),
+            text_encoder_dtype=dtype_name(self.models.text_encoder.dtype),
+            video_vae_dtype=dtype_name(self._video_vae_dtype),
+            audio_vae_dtype=dtype_name(torch.float32),
+        )
+
+
+def num_parts(frames: int) -> int:
+    """Return how many parts the video decoder yields for a film: one per 17 frames, and the last 5."""
+    return -(-frames // geometry.FRAME_STRIDE)
+
+
+def plan_job(job: Job) -> SigmaPlan:
+    """Return the job's sigmas. Raises ScheduleError."""
+    return plan_sigmas(
+        job.schedule,
+        steps=job.steps,
+        shift_video=job.shift_video,
+        shift_audio=job.shift_audio,
+        conventions=PRESETS[job.conventions],
+    )
+
+
+def load_pipeline(
+    *,
+    models_dir: Path | None = None,
+    checkpoint: str | None = None,
+    text_encoder: str | None = None,
+    video_vae: str | None = None,
+    audio_vae: str | None = None,
+    tokenizer_dir: Path | None = None,
+    device: str | None = None,
+    vae_dtype: VaeDtype = VaeDtype.FLOAT16,
+    on_progress: OnLoad = lambda what: None,
+) -> H3Pipeline:
+    """Load a resident set; without any model file named, write h3-tiny below `outputs/` and load that.
+
+    `device` is a torch device name; by default the first CUDA device, else the CPU. The transformer and the
+    text encoder compute in bfloat16 on a GPU and in float32 on a CPU, which has no fast bfloat16.
+    Raises ModelError.
+    """
+    if models_dir is None and not any((text_encoder, video_vae, audio_vae)) and checkpoint in (None, H3_TINY):
+        on_progress(f"no model folder named: using the synthetic checkpoint {H3_TINY} in {H3_TINY_DIR}")
+        models_dir, checkpoint = ensure_h3_tiny(H3_TINY_DIR), None
+    files = find_files(
+        models_dir,
+        checkpoint=checkpoint,
+        text_encoder=text_encoder,
+        video_vae=video_vae,
+        audio_vae=audio_vae,
+        tokenizer_dir=tokenizer_dir,
+    )
+    place = choose_device(device)
+    models = load_models(
+        files,
+        device=place,
+        compute_dtype=torch.bfloat16 if place.type == "cuda" else torch.float32,
+        vae_dtype=VAE_DTYPES[vae_dtype],
+        on_progress=on_progress,
+    )
+    return H3Pipeline(models, files, device=place)
+
+
+def choose_device(name: str | None) -> torch.device:
+    """Return the named device, or the first CUDA device, or the CPU. Raises DeviceUnavailableError."""
+    if name is None:
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceUnavailableError(name, reason="torch knows no such device") from None
+    if device.type not in ("cpu", "cuda"):
+        raise DeviceUnavailableError(name, reason="this runtime computes on cpu or cuda")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceUnavailableError(name, reason=f"{torch.cuda.device_count()} CUDA devices are visible")
+    return device

@@ -1,0 +1,81 @@
+"""What a record says about the runtime: files with their identities, device, driver, versions, memory."""
+
+import subprocess
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal
+
+import torch
+
+from model.loading.files import ResidentFiles
+from queue_schemas.benchmark import CheckpointFile, CheckpointSet
+
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "av", "h3-blackwell-runtime")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """The device and the software on it."""
+
+    device: str
+    driver: str | None
+    versions: dict[str, str]
+
+
+def checkpoint_set(files: ResidentFiles, *, tokenizer_identity: str) -> CheckpointSet:
+    """Describe the resident set; one synthetic file makes the whole set `random`."""
+    headers = files.headers()
+    random = any(header.metadata.get("weights") == "random" for header in headers.values())
+    weights: Literal["real", "random"] = "random" if random else "real"
+    pruned = any(name.endswith("adaln_t_table") for name in files.transformer.tensors)
+    entries = [
+        CheckpointFile(
+            role=role, name=header.path.name, size_bytes=header.size_bytes, header_sha256=header.sha256
+        )
+        for role, header in headers.items()
+    ]
+    tokenizer = CheckpointFile(
+        role="tokenizer",
+        name=str(files.tokenizer_dir.name) if files.tokenizer_dir else "built-in Qwen vocabulary",
+        size_bytes=0,
+        header_sha256=tokenizer_identity,
+    )
+    return CheckpointSet(
+        name=files.name,
+        weights=weights,
+        transformer_layout="pruned" if pruned else "full",
+        files=[*entries, tokenizer],
+    )
+
+
+def device_facts(device: torch.device) -> DeviceFacts:
+    versions = {name: metadata.version(name) for name in PACKAGES}
+    if device.type != "cuda":
+        return DeviceFacts(device="cpu", driver=None, versions=versions)
+    if torch.version.cuda:
+        versions["cuda"] = torch.version.cuda
+    return DeviceFacts(device=torch.cuda.get_device_name(device), driver=nvidia_driver(), versions=versions)
+
+
+def nvidia_driver() -> str | None:
+    """Return the NVIDIA driver's version, or None where nvidia-smi does not tell it."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.split("\n")[0].strip() or None
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Return the most device bytes that tensors held since the last reset; None on a CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

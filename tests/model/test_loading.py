@@ -1,0 +1,202 @@
+"""Finding and loading a resident set: by content, strictly, with errors that say where and what."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from model.config import TINY
+from model.errors import CheckpointFileError, CheckpointMismatchError, CheckpointMissingError
+from model.loading.files import find_files
+from model.loading.header import read_header
+from model.loading.models import load_audio_decoder, load_transformer, load_video_decoder
+from model.synthetic.h3_tiny import transformer_tensors, write_h3_tiny
+
+CPU = torch.device("cpu")
+Damage = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "h3-tiny"
+    write_h3_tiny(folder)
+    return folder
+
+
+def link_all(source: Path, target: Path) -> Path:
+    """A folder of links to the same files, so that a test can add and take away."""
+    for path in source.rglob("*.*"):
+        link = target / path.relative_to(source)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    return target
+
+
+def transformer_file(folder: Path) -> Path:
+    return folder / "diffusion_models" / "h3-tiny.safetensors"
+
+
+def test_each_role_is_found_by_its_tensors_whatever_its_file_is_called(tiny: Path, tmp_path: Path) -> None:
+    folder = link_all(tiny, tmp_path)
+    transformer_file(folder).rename(folder / "diffusion_models" / "my copy (1).safetensors")
+    save_file({"other.weight": torch.ones(2)}, folder / "diffusion_models" / "flux.safetensors")
+
+    files = find_files(folder)
+
+    assert files.transformer.path.name == "my copy (1).safetensors"
+    assert files.name == "my-copy--1-"
+    assert files.video_vae.path.name == "h3-tiny-video-vae.safetensors"
+    assert files.audio_vae.path.name == "h3-tiny-audio-vae.safetensors"
+    assert files.tokenizer_dir == folder / "tokenizer"
+
+
+def test_a_file_is_named_by_its_stem_its_name_or_its_path(tiny: Path) -> None:
+    by_stem = find_files(tiny, checkpoint="h3-tiny")
+    by_name = find_files(tiny, checkpoint="h3-tiny.safetensors")
+    by_path = find_files(tiny, checkpoint=str(transformer_file(tiny)))
+
+    assert by_stem.transformer == by_name.transformer == by_path.transformer
+
+
+def test_two_transformers_ask_for_a_name_and_list_both(tiny: Path, tmp_path: Path) -> None:
+    folder = link_all(tiny, tmp_path)
+    (folder / "diffusion_models" / "second.safetensors").symlink_to(transformer_file(tiny))
+
+    with pytest.raises(CheckpointMissingError, match=r"h3-tiny.safetensors, second.*--checkpoint"):
+        find_files(folder)
+
+    assert find_files(folder, checkpoint="second").name == "second"
+
+
+def test_a_missing_file_says_which_places_were_looked_at(tiny: Path) -> None:
+    with pytest.raises(CheckpointMissingError) as caught:
+        find_files(tiny, video_vae="absent")
+
+    assert caught.value.role == "video_vae"
+    assert str(tiny / "vae" / "absent.safetensors") in str(caught.value)
+
+
+def test_a_missing_models_folder_is_named_with_the_option_that_sets_it(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointMissingError, match=r"diffusion_models.*H3_MODELS_DIR"):
+        find_files(tmp_path / "nowhere")
+
+
+def test_a_file_in_the_wrong_role_is_refused(tiny: Path) -> None:
+    with pytest.raises(CheckpointFileError, match="holds no H3 video_vae"):
+        find_files(tiny, video_vae=str(tiny / "vae" / "h3-tiny-audio-vae.safetensors"))
+
+
+def test_a_truncated_file_that_is_the_only_candidate_is_reported_as_such(tiny: Path, tmp_path: Path) -> None:
+    folder = link_all(tiny, tmp_path)
+    path = transformer_file(folder)
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[:-1000])
+
+    with pytest.raises(CheckpointFileError, match="truncated: 1,000 bytes"):
+        find_files(folder)
+
+
+def damaged(tiny: Path, target: Path, damage: Damage) -> Path:
+    save_file(damage(load_file(transformer_file(tiny))), target)
+    return target
+
+
+def test_missing_unexpected_and_misshapen_tensors_are_listed_together(tiny: Path, tmp_path: Path) -> None:
+    def damage(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        del tensors["blocks.1.mlp.fc2.weight"]
+        tensors["blocks.0.attn.to_gate.weight"] = torch.ones(2)
+        tensors["final_layer.norm.weight"] = torch.ones(3)
+        return tensors
+
+    path = damaged(tiny, tmp_path / "bad.safetensors", damage)
+
+    with pytest.raises(CheckpointMismatchError) as caught:
+        load_transformer(read_header(path), device=CPU, compute_dtype=torch.float32)
+
+    assert caught.value.missing == ["blocks.1.mlp.fc2.weight"]
+    assert caught.value.unexpected == ["blocks.0.attn.to_gate.weight"]
+    assert caught.value.wrong == ["final_layer.norm.weight: (3,) instead of (256,)"]
+
+
+@pytest.mark.parametrize("name", ["blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc1.comfy_quant"])
+def test_a_quantised_file_is_refused_with_what_to_use_instead(tiny: Path, tmp_path: Path, name: str) -> None:
+    def damage(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        tensors[name] = torch.zeros(tensors["blocks.0.mlp.fc1.weight"].shape, dtype=torch.int8)
+        return tensors
+
+    path = damaged(tiny, tmp_path / "int8.safetensors", damage)
+
+    with pytest.raises(CheckpointFileError, match=r"is quantised.*\*_bf16"):
+        load_transformer(read_header(path), device=CPU, compute_dtype=torch.float32)
+
+
+@pytest.mark.parametrize("prefix", ["model.diffusion_model.", "diffusion_model."])
+def test_a_wrapper_prefix_is_taken_off(tiny: Path, tmp_path: Path, prefix: str) -> None:
+    path = damaged(
+        tiny, tmp_path / "wrapped.safetensors", lambda t: {prefix + name: value for name, value in t.items()}
+    )
+
+    wrapped = load_transformer(read_header(path), device=CPU, compute_dtype=torch.float32)
+
+    plain = load_transformer(read_header(transformer_file(tiny)), device=CPU, compute_dtype=torch.float32)
+    assert torch.equal(wrapped.condition_proj.weight, plain.condition_proj.weight)
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16, torch.float32])
+def test_bf16_fp16_and_fp32_files_load_into_the_compute_dtype_with_float32_islands(
+    tiny: Path, tmp_path: Path, stored: torch.dtype
+) -> None:
+    path = damaged(
+        tiny, tmp_path / "cast.safetensors", lambda t: {name: value.to(stored) for name, value in t.items()}
+    )
+
+    module = load_transformer(read_header(path), device=CPU, compute_dtype=torch.bfloat16)
+
+    assert module.blocks[0].mlp.fc1.weight.dtype == torch.bfloat16
+    assert module.video_patch_proj.weight.dtype == torch.float32
+    assert module.blocks[0].adaln_proj.linear.weight.dtype == torch.float32  # pruned: AdaLN is an island
+
+
+def test_the_full_layout_loads_from_its_shapes_alone(tmp_path: Path) -> None:
+    full = replace(
+        TINY,
+        transformer=replace(
+            TINY.transformer,
+            time_table_rows=None,
+            time_embed_dim=48,
+            time_hidden_dim=32,
+            time_freq_dim=16,
+        ),
+    )
+    path = tmp_path / "full.safetensors"
+    save_file(transformer_tensors(full), path)
+
+    module = load_transformer(read_header(path), device=CPU, compute_dtype=torch.bfloat16)
+
+    assert module.config == full.transformer
+    assert module.time_embedder.proj_in.weight.dtype == torch.float32
+    assert module.blocks[0].adaln_proj.linear.weight.dtype == torch.bfloat16
+
+
+def test_a_vae_file_without_statistics_gets_those_of_the_release(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "vae.safetensors"
+    tensors = load_file(tiny / "vae" / "h3-tiny-video-vae.safetensors")
+    save_file({name: value for name, value in tensors.items() if not name.startswith("latents_")}, path)
+
+    module = load_video_decoder(read_header(path), device=CPU, dtype=torch.float32)
+
+    assert module.latents_mean[0].item() == pytest.approx(0.858090341091156)
+
+
+def test_a_stray_tensor_beside_the_vae_encoder_is_not_passed_over(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "vae.safetensors"
+    tensors = load_file(tiny / "vae" / "h3-tiny-audio-vae.safetensors")
+    save_file({**tensors, "decoder.extra.weight": torch.ones(1)}, path)
+
+    with pytest.raises(CheckpointMismatchError, match=r"unexpected \(decoder.extra.weight\)"):
+        load_audio_decoder(read_header(path), device=CPU)

@@ -1,0 +1,219 @@
+"""Whole jobs through the resident models, on h3-tiny: what changes a film, what does not, what is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from model.base import Generation
+from model.errors import (
+    AttentionUnavailableError,
+    DeviceUnavailableError,
+    GenerationCancelledError,
+    OutputRejectedError,
+    SamplerUnavailableError,
+    WrongCheckpointError,
+)
+from model.pipeline import H3Pipeline, choose_device, load_pipeline
+from model.synthetic.h3_tiny import write_h3_tiny
+from queue_schemas.errors import NotImplementedWorkflowError
+from queue_schemas.events import ProgressEvent, Stage
+from queue_schemas.jobs import Job, build_job
+
+Film = Callable[..., Generation]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_h3_tiny(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pipeline(tiny: Path) -> H3Pipeline:
+    return load_pipeline(models_dir=tiny, device="cpu")
+
+
+def make_job(**fields: Any) -> Job:
+    small = {"prompt": "a red fox", "width": 64, "height": 32, "frames": 5, "steps": 2, "seed": 7}
+    return build_job({**small, "checkpoint": "h3-tiny", **fields})
+
+
+@pytest.fixture(scope="module")
+def film(pipeline: H3Pipeline) -> Film:
+    def make(**fields: Any) -> Generation:
+        return pipeline.generate(make_job(**fields), on_progress=lambda _: None, cancelled=lambda: False)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def plain(film: Film) -> Generation:
+    return film()
+
+
+def same(left: Generation, right: Generation) -> bool:
+    return np.array_equal(left.frames, right.frames) and np.array_equal(left.waveform, right.waveform)
+
+
+def test_a_film_has_the_asked_size_and_a_track_as_long_as_itself(film: Film) -> None:
+    made = film(width=96, height=64, frames=22)
+
+    assert made.frames.shape == (22, 64, 96, 3)
+    assert made.frames.dtype == np.uint8
+    assert made.waveform.shape == (2, round(22 * 32000 / 24))
+    assert made.tokens.video == 7 * 2 * 3
+    assert made.tokens.audio == 2 * 37
+    assert made.tokens.text == len("a red fox")  # one token per byte in the tiny tokenizer
+    assert made.evaluations == 2
+    assert len(made.seconds.denoise_steps) == 2
+
+
+def test_a_film_is_neither_flat_nor_silent_nor_clipped(plain: Generation) -> None:
+    assert plain.frames.std() > 10
+    assert 0.01 < np.abs(plain.waveform).max() <= 1.0
+    assert (plain.waveform[0] != plain.waveform[1]).any()
+
+
+def test_the_same_seed_gives_the_same_bits(film: Film, plain: Generation) -> None:
+    assert same(film(), plain)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 8},
+        {"prompt": "a blue fox"},
+        {"steps": 3},
+        {"shift_video": 6.0},
+        {"conventions": "diffusers"},
+        {"schedule": "linear", "steps": 3},
+        {"sampler": "res_multistep", "steps": 4},
+    ],
+)
+def test_every_field_of_the_job_reaches_the_film(
+    film: Film, plain: Generation, change: dict[str, Any]
+) -> None:
+    assert not same(film(**change), plain)
+
+
+def test_the_dtype_and_the_tile_size_of_the_vae_change_the_pixels_but_not_the_sound(
+    film: Film, plain: Generation
+) -> None:
+    exact = film(vae_dtype="float32")
+    wide = film(width=160, height=64, vae_tile_size=96)
+    whole = film(width=160, height=64)
+
+    assert exact.backends.video_vae_dtype == "float32"
+    assert np.array_equal(exact.waveform, plain.waveform)
+    assert np.abs(exact.frames.astype(int) - plain.frames).max() <= 3  # float16 rounding of a tiny decoder
+    assert np.array_equal(wide.waveform, whole.waveform)
+    assert not np.array_equal(wide.frames, whole.frames)
+    assert any("approximate" in note for note in wide.notes)
+
+
+def test_the_float16_decoder_comes_back_after_a_float32_job(film: Film, plain: Generation) -> None:
+    film(vae_dtype="float32")
+
+    assert same(film(), plain)
+
+
+def test_progress_names_every_stage_in_order_and_counts_the_steps(pipeline: H3Pipeline) -> None:
+    events: list[ProgressEvent] = []
+
+    pipeline.generate(make_job(), on_progress=events.append, cancelled=lambda: False)
+
+    stages = list(dict.fromkeys(event.stage for event in events))
+    assert stages == [Stage.TEXT_ENCODE, Stage.DENOISE, Stage.VIDEO_DECODE, Stage.AUDIO_DECODE]
+    denoise = [(event.step, event.steps) for event in events if event.stage is Stage.DENOISE]
+    assert denoise == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_a_cancel_stops_before_the_next_step(pipeline: H3Pipeline) -> None:
+    steps: list[int] = []
+
+    def on_progress(event: ProgressEvent) -> None:
+        if event.stage is Stage.DENOISE:
+            steps.append(event.step)
+
+    with pytest.raises(GenerationCancelledError) as caught:
+        pipeline.generate(make_job(steps=5), on_progress=on_progress, cancelled=lambda: 2 in steps)
+
+    assert caught.value.step == 2
+    assert steps == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"checkpoint": "other"}, WrongCheckpointError),
+        ({"attention": "flash9"}, AttentionUnavailableError),
+        ({"workflow": "ref2va"}, NotImplementedWorkflowError),
+        ({"sampler": "res_multistep", "conventions": "diffusers"}, SamplerUnavailableError),
+    ],
+)
+def test_a_job_that_cannot_run_here_is_refused_by_check(
+    pipeline: H3Pipeline, fields: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        pipeline.check(make_job(**fields))
+
+
+def test_the_card_says_what_is_resident(pipeline: H3Pipeline) -> None:
+    card = pipeline.card()
+
+    assert card.checkpoint.name == "h3-tiny"
+    assert card.checkpoint.weights == "random"
+    assert card.checkpoint.transformer_layout == "pruned"
+    roles = [file.role for file in card.checkpoint.files]
+    assert roles == ["transformer", "text_encoder", "video_vae", "audio_vae", "tokenizer"]
+    assert card.attention_backends == ["sdpa"]
+    assert card.versions["torch"] == torch.__version__
+
+
+def test_latents_that_are_not_finite_end_as_output_rejected(tiny: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.safetensors"
+    tensors = load_file(tiny / "diffusion_models" / "h3-tiny.safetensors")
+    tensors["blocks.0.mlp.fc2.weight"][0, 0] = float("nan")
+    save_file(tensors, broken)
+    pipeline = load_pipeline(models_dir=tiny, checkpoint=str(broken), device="cpu")
+
+    with pytest.raises(OutputRejectedError, match="video latents"):
+        pipeline.generate(make_job(checkpoint="broken"), on_progress=lambda _: None, cancelled=lambda: False)
+
+
+def test_without_model_files_h3_tiny_is_written_and_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+
+    pipeline = load_pipeline(device="cpu", on_progress=said.append)
+
+    assert pipeline.files.name == "h3-tiny"
+    assert "synthetic checkpoint h3-tiny" in said[0]
+    assert (tmp_path / "outputs" / "h3-tiny" / "vae").is_dir()
+
+
+@pytest.mark.parametrize("name", ["tpu", "mps", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(DeviceUnavailableError, match=name):
+        choose_device(name)
+
+
+@pytest.mark.gpu
+def test_a_film_is_made_on_the_gpu_and_is_the_same_twice(tiny: Path) -> None:
+    pipeline = load_pipeline(models_dir=tiny, device="cuda")
+    job = make_job(width=96, height=64, frames=22, steps=3)
+
+    first = pipeline.generate(job, on_progress=lambda _: None, cancelled=lambda: False)
+    second = pipeline.generate(job, on_progress=lambda _: None, cancelled=lambda: False)
+
+    assert same(first, second)
+    assert first.backends.transformer_dtype == "bfloat16"
+    assert first.peak_device_bytes
