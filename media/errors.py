@@ -1,0 +1,42 @@
+"""Errors of media."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from queue_schemas.errors import ErrorCode
+
+
+class MediaError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+
+
+class FilmInputError(MediaError):
+    """Raised when frames, sound or tags cannot become a film as they are: wrong shape, length or values."""
+
+    code = ErrorCode.OUTPUT_REJECTED
+
+
+class FilmWriteError(MediaError):
+    """Raised when a film could not be encoded or stored, as on a full disk; nothing is left behind."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"could not write {path}: {reason}")
+        self.path, self.reason = path, reason
+
+
+class FilmVerifyError(MediaError):
+    """Raised when a film, read back before it gets its name, does not hold what was put in."""
+
+    def __init__(self, path: Path, *, differences: list[str]) -> None:
+        super().__init__(f"{path} was not kept, since it reads back wrong: {'; '.join(differences)}")
+        self.path, self.differences = path, differences
+
+
+class FilmUnreadableError(MediaError):
+    """Raised when a file is no film: missing, damaged, or without pictures or sound."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} cannot be read as a film: {reason}")
+        self.path, self.reason = path, reason
