@@ -23,7 +23,7 @@ from broker.submit import QueuedRun, SubmitOutcome, submit_runs
 from client.errors import CheckpointChoiceError, UnknownRunError
 from client.handle import AnyJob, Outcome, RunHandle, RunResult, RunStatus, SweepHandle
 from client.outcomes import latest_manifest, read_manifest, read_result, read_sweep
-from client.settings import DEFAULT_FLEET, DEFAULT_REDIS_URL, DEFAULT_STORAGE_URL, ClientSettings
+from client.settings import DEFAULT_FLEET, DEFAULT_REDIS_URL, ClientSettings
 from client.standing import settled, status_of
 from client.sweeps import describe_sweep, expand
 from queue_schemas.errors import InvalidRequestError, NotImplementedWorkflowError
@@ -35,7 +35,7 @@ from queue_schemas.sweeps import Sweep
 from storage.base import ArtifactStore
 from storage.errors import StorageAddressError
 from storage.layout import sweep_key
-from storage.uri import open_store
+from storage.uri import DEFAULT_STORAGE_URL, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -153,9 +153,14 @@ class H3Client:
     def results(self, handle: RunHandle | SweepHandle) -> Iterator[RunResult]:
         """Yield what each run that has ended left behind, in the handle's order; reads storage only."""
         for run in handle.runs:
-            manifest = read_manifest(self.store, run.run_id, run.generation)
-            if manifest is not None:
-                yield read_result(self.store, manifest)
+            result = self.result(run)
+            if result is not None:
+                yield result
+
+    def result(self, run: RunHandle) -> RunResult | None:
+        """Return what a run left behind, None before its end. Raises DamagedArtifactError."""
+        manifest = read_manifest(self.store, run.run_id, run.generation)
+        return None if manifest is None else read_result(self.store, manifest)
 
     @cached_property
     def _connection(self) -> redis.Redis:

@@ -46,6 +46,16 @@ def collect(store: ArtifactStore) -> Collection:
     return Collection(records=tuple(records), problems=tuple(problems))
 
 
+def collect_files(store: ArtifactStore, *, csv_file: Path | None, json_file: Path | None) -> Collection:
+    """Collect, and write what was found to the files that are named, each whole or not at all."""
+    found = collect(store)
+    if csv_file is not None:
+        write_table(csv_file, csv_text(found.records))
+    if json_file is not None:
+        write_table(json_file, json_text(found.records))
+    return found
+
+
 def json_text(records: Sequence[BenchmarkRecord]) -> str:
     """Return one JSON list, a record per line."""
     lines = (record.model_dump_json() for record in records)

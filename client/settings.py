@@ -12,9 +12,9 @@ from client.errors import ClientSettingsError
 from queue_schemas.environment import check_environment
 from queue_schemas.jobs import VaeDtype
 from queue_schemas.tasks import DEFAULT_QUEUE
+from storage.uri import DEFAULT_STORAGE_URL
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
-DEFAULT_STORAGE_URL = "./outputs"
 DEFAULT_FLEET = DEFAULT_QUEUE
 
 

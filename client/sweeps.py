@@ -47,7 +47,7 @@ def read_prompts(path: Path) -> list[tuple[int, str]]:
 def parse_seeds(text: str, *, base_seed: int | None) -> list[int]:
     """Return the seeds that `--seeds` asks for: `1,2,3` (or `7,`) are themselves, `4` draws four.
 
-    Drawn seeds follow from `base_seed` where it is given. Raises SweepInputError.
+    Drawn seeds are `base_seed` and others that follow from it, where it is given. Raises SweepInputError.
     """
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > 1 and not parts[-1]:
@@ -65,11 +65,11 @@ def parse_seeds(text: str, *, base_seed: int | None) -> list[int]:
 
 
 def draw_seeds(count: int, *, base_seed: int | None) -> list[int]:
-    """Return `count` distinct seeds below 2^53; the same base seed always gives the same ones."""
+    """Return `count` distinct seeds, the base seed first; the same base always gives the same ones."""
     if not 1 <= count <= limits.SWEEP_RUNS:
         raise SweepInputError(f"{count} seeds; a sweep has 1 to {limits.SWEEP_RUNS:,}")
     base = draw_seed() if base_seed is None else base_seed
-    seeds: dict[int, None] = {}
+    seeds: dict[int, None] = {base: None}
     number = 0
     while len(seeds) < count:
         digest = hashlib.sha256(f"h3 sweep seed {base} {number}".encode()).digest()

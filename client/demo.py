@@ -1,0 +1,269 @@
+"""`h3 demo`: a whole fleet on one CPU, from prompts to films with sound and their records, in a folder.
+
+Every field of its four jobs is written out, so their ids never change: run again, it finds them in storage
+and starts nothing. Signals only set a flag that every wait looks at: no process is started and then missed.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from broker.states import RunState
+from client.client import H3Client
+from client.demo_node import DemoNode, node_command, started_node
+from client.errors import DemoError, DemoFolderError
+from client.handle import Outcome, RunHandle, RunResult, SweepHandle
+from client.outcomes import latest_manifest, read_result
+from client.report import run_line
+from client.session import Session, say
+from client.show import FollowView, PlainView, result_table
+from client.standing import status_of
+from client.sweeps import expand
+from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_NO, EXIT_OK
+from queue_schemas.events import JobStatus
+from queue_schemas.jobs import build_job
+from queue_schemas.results import Manifest
+from storage.base import ArtifactStore
+from storage.errors import ArtifactMissingError
+from storage.local import LocalStore
+
+PROMPTS = (
+    "A red fox trots through fresh snow between birches; snow crunches under its paws.",
+    "Waves break on a black beach at dusk; wind and gulls over the surf.",
+)
+SEEDS = (7, 2026)
+FIELDS: Mapping[str, Any] = {
+    "workflow": "t2va",
+    "width": 192,
+    "height": 128,
+    "frames": 39,
+    "steps": 4,
+    "conventions": "comfyui",
+    "sampler": "euler",
+    "schedule": "simple",
+    "shift_video": 12.0,
+    "shift_audio": 3.0,
+    "attention": "auto",
+    "vae_dtype": "float32",
+    "vae_tile_size": 256,
+    "checkpoint": "h3-tiny",
+}
+_MARKER = ".h3-demo"
+_OWN_ENTRIES = frozenset({_MARKER, "runs", "sweeps", "summary.json", "node.log"})
+_PLAIN_COLUMNS = 160
+
+
+class _InterruptedError(Exception):
+    """Raised when a signal asked the demo to end."""
+
+
+@dataclass(slots=True)
+class _StopFlag:
+    """Set by a signal; read by every wait."""
+
+    is_set: bool = False
+
+    def pause(self, seconds: float) -> None:
+        """Wait, in slices short enough that a signal is answered at once. Raises _InterruptedError."""
+        deadline = time.monotonic() + seconds
+        while not self.is_set and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 0.05))
+        if self.is_set:
+            raise _InterruptedError
+
+
+def run_demo(session: Session, *, folder: Path, fresh: bool, command: Sequence[str] | None = None) -> int:
+    """Make what is missing of the demo's four films in `folder`; return the exit code.
+
+    `command` starts another node than the usual one. Raises DemoError, DemoFolderError and what storage and
+    queue raise.
+    """
+    began = time.monotonic()
+    with _stop_requests() as stop, _claimed(folder, fresh=fresh):
+        store = LocalStore(folder)
+        already_done = all(run.outcome is Outcome.DONE for run in _runs(store))
+        try:
+            if not already_done:
+                _make(session, folder=folder, stop=stop, command=command)
+        except _InterruptedError:
+            say("interrupted; everything that the demo started has ended. Run it again and it goes on")
+            return EXIT_INTERRUPTED
+        return _conclude(session, folder, already_done=already_done, seconds=time.monotonic() - began)
+
+
+def _runs(store: ArtifactStore) -> list[RunHandle]:
+    """Return the four runs in order, each at its newest generation, DONE where that has succeeded."""
+    runs = []
+    for label, fields in expand(list(enumerate(PROMPTS, start=1)), seeds=SEEDS, fields=FIELDS):
+        job = build_job(fields)
+        manifest = latest_manifest(store, job.job_id)
+        done = manifest is not None and manifest.status is JobStatus.SUCCEEDED
+        runs.append(
+            RunHandle(
+                run_id=job.job_id,
+                generation=manifest.generation if manifest else 1,
+                sweep_id=None,
+                label=label,
+                outcome=Outcome.DONE if done else None,
+                job=job,
+            )
+        )
+    return runs
+
+
+def _make(session: Session, *, folder: Path, stop: _StopFlag, command: Sequence[str] | None) -> None:
+    """Start a node, sweep through it what is missing, follow it to its end, stop the node."""
+    console = _console(session)
+    with tempfile.TemporaryDirectory(prefix="h3-demo-") as scratch:
+        chosen = command or node_command(folder, Path(scratch))
+        console.print(f"starting a node on this machine's CPU (its log: {folder / 'node.log'})")
+        with started_node(chosen, log=folder / "node.log", pause=stop.pause) as node:
+            if node.checkpoint != FIELDS["checkpoint"]:
+                raise DemoError(f"the node serves {node.checkpoint!r}, not {FIELDS['checkpoint']!r}")
+            client = H3Client(redis_url=node.redis_url, storage_url=str(folder))
+            handle = client.sweep(PROMPTS, SEEDS, fields=FIELDS)
+            _watch(client, handle, console=console, node=node, stop=stop)
+
+
+def _watch(
+    client: H3Client, handle: SweepHandle, *, console: Console, node: DemoNode, stop: _StopFlag
+) -> None:
+    def pause(seconds: float) -> None:
+        node.check_alive()
+        stop.pause(seconds)
+
+    view = FollowView if console.is_terminal else PlainView
+    with view(console, handle.runs) as shown:
+        for status in client.follow(handle, poll_seconds=0.1, pause=pause):
+            shown.update(status)
+
+
+def _conclude(session: Session, folder: Path, *, already_done: bool, seconds: float) -> int:
+    """Write summary.json, show the table, print the line; 1 unless all four succeeded."""
+    store = LocalStore(folder)
+    runs = _runs(store)
+    forgotten = RunState(entry_id="", status=None, progress=None)  # its queue has ended with its node
+    statuses = {run.run_id: status_of(store, run, state=forgotten) for run in runs}
+    results = {
+        status.run_id: _result(store, status.manifest, folder=folder)
+        for status in statuses.values()
+        if status.manifest is not None
+    }
+    entries = [run_line(run, status=statuses[run.run_id], result=results.get(run.run_id)) for run in runs]
+    succeeded = sum(status.status is JobStatus.SUCCEEDED for status in statuses.values())
+    counts = {"succeeded": succeeded, "failed": len(runs) - succeeded, "seconds": round(seconds, 3)}
+    summary = folder / "summary.json"
+    if not (already_done and summary.is_file()):
+        text = json.dumps({**counts, "weights": "random", "runs": entries}, indent=2)
+        store.put_bytes(summary.name, f"{text}\n".encode())
+
+    console = _console(session)
+    console.print(result_table(runs, statuses, results))
+    if already_done:
+        console.print(f"The work was already done in {folder}; repeat it with: h3 demo --fresh")
+    elif succeeded < len(runs):
+        console.print(f"Not all succeeded; the node's log is {folder / 'node.log'}")
+    if not session.quiet:
+        videos = [result.video for result in results.values() if result.video]
+        records = [result.benchmark for result in results.values() if result.benchmark]
+        paths = {"summary": str(summary), "videos": videos, "benchmarks": records}
+        session.print_json({**counts, "already_done": already_done, "folder": str(folder), **paths})
+    return EXIT_OK if succeeded == len(runs) else EXIT_NO
+
+
+def _result(store: ArtifactStore, manifest: Manifest, *, folder: Path) -> RunResult:
+    """Return what a run left, with paths as the user named the folder. Raises DemoFolderError."""
+    for file in manifest.files.values():
+        try:
+            store.open(file.name).close()
+        except ArtifactMissingError:
+            lost = f"{folder / file.name} is gone although a manifest names it"
+            raise DemoFolderError(f"{lost}; make it again with: h3 demo --fresh") from None
+    result = read_result(store, manifest)
+    names = {role: str(folder / file.name) for role, file in manifest.files.items()}
+    video = names.get("video") if result.video else None
+    return replace(result, video=video, benchmark=names.get("benchmark"))
+
+
+def _console(session: Session) -> Console:
+    """For people, also where they read a pipe or a log file: the demo shows how it goes."""
+    width = None if sys.stdout.isatty() else _PLAIN_COLUMNS
+    return Console(quiet=session.quiet or session.as_json, highlight=False, markup=False, width=width)
+
+
+@contextmanager
+def _stop_requests() -> Iterator[_StopFlag]:
+    """Turn SIGINT, SIGTERM and SIGHUP into a flag while the block runs."""
+    flag = _StopFlag()
+
+    def request(number: int, frame: FrameType | None) -> None:
+        flag.is_set = True
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup the terminal may go
+        numbers.append(signal.SIGHUP)
+    former = {number: signal.signal(number, request) for number in numbers}
+    try:
+        yield flag
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _claimed(folder: Path, *, fresh: bool) -> Iterator[None]:
+    """Hold the demo's folder for one demo at a time; emptied first where `fresh`. Raises DemoFolderError."""
+    import fcntl  # noqa: PLC0415 - not on Windows, where no node runs either
+
+    _check_folder(folder, fresh=fresh)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        marker = os.open(folder / _MARKER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise DemoFolderError(f"cannot use {folder}: {error.strerror}; name another by --storage") from None
+    try:
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DemoFolderError(f"another demo is at work in {folder}; wait for it") from None
+        if fresh:
+            _empty(folder)
+        yield
+    finally:
+        os.close(marker)
+
+
+def _check_folder(folder: Path, *, fresh: bool) -> None:
+    if folder.is_symlink():
+        raise DemoFolderError(f"{folder} is a link; the demo works in a real folder only")
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise DemoFolderError(f"{folder} is a file; name a folder by --storage")
+    foreign = sorted({entry.name for entry in folder.iterdir()} - _OWN_ENTRIES)
+    if fresh and foreign and not (folder / _MARKER).is_file():
+        raise DemoFolderError(
+            f"{folder} was not made by the demo (it holds {foreign[0]!r}), so it is not emptied"
+        )
+
+
+def _empty(folder: Path) -> None:
+    """Remove what a demo leaves, and nothing that anybody else put there; links are removed, not followed."""
+    for name in sorted(_OWN_ENTRIES - {_MARKER}):
+        entry = folder / name
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)

@@ -1,0 +1,93 @@
+"""The last word of a command that submits or follows: one JSON line for programs, a table for people.
+
+The line has the same fields for one run and for a sweep; a run has an entry in `runs` and leaves out what it
+does not have.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from client.errors import DamagedArtifactError
+from client.handle import RunHandle, RunResult, RunStatus, SweepHandle
+from client.session import Session
+from queue_schemas.errors import EXIT_NO, EXIT_OK
+from queue_schemas.events import JobStatus
+
+
+def report(session: Session, handle: RunHandle | SweepHandle, statuses: Mapping[str, RunStatus]) -> int:
+    """Show how every run of a handle ended; return 1 unless all succeeded."""
+    from client.show import result_table  # noqa: PLC0415 - only for people
+
+    results = read_results(session, handle)
+    session.console.print(result_table(handle.runs, statuses, results))
+    session.emit({**_heading(handle), **ended_line(handle, statuses, results)})
+    succeeded = all(statuses[run.run_id].status is JobStatus.SUCCEEDED for run in handle.runs)
+    return EXIT_OK if succeeded else EXIT_NO
+
+
+def read_results(session: Session, handle: RunHandle | SweepHandle) -> dict[str, RunResult]:
+    """Return what each run left behind by run id; a damaged artifact costs a note, not the report."""
+    results = {}
+    for run in handle.runs:
+        try:
+            result = session.client.result(run)
+        except DamagedArtifactError as error:
+            session.note(str(error))
+            continue
+        if result is not None:
+            results[run.run_id] = result
+    return results
+
+
+def submitted_line(handle: RunHandle | SweepHandle) -> dict[str, Any]:
+    """Return the line of a submit that is not followed."""
+    counts = Counter(str(run.outcome) for run in handle.runs)
+    runs = [run_line(run) for run in handle.runs]
+    return {**_heading(handle), **counts, "notes": list(handle.notes), "runs": runs}
+
+
+def ended_line(
+    handle: RunHandle | SweepHandle, statuses: Mapping[str, RunStatus], results: Mapping[str, RunResult]
+) -> dict[str, Any]:
+    """Return counts per end and one entry per run."""
+    counts = Counter(statuses[run.run_id].status for run in handle.runs)
+    ends = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
+    runs = [run_line(run, status=statuses[run.run_id], result=results.get(run.run_id)) for run in handle.runs]
+    return {**{str(end): counts[end] for end in ends}, "notes": list(handle.notes), "runs": runs}
+
+
+def run_line(
+    run: RunHandle, *, status: RunStatus | None = None, result: RunResult | None = None
+) -> dict[str, Any]:
+    """Return one run's entry."""
+    record = result.record if result else None
+    progress = status.progress if status else None
+    entry = {
+        "run_id": run.run_id,
+        "label": run.label or None,
+        "generation": run.generation,
+        "outcome": run.outcome,
+        "seed": run.job.seed if run.job else None,
+        "checkpoint": run.job.checkpoint if run.job else None,
+        "status": status.status if status else None,
+        "stage": progress.stage if progress else None,
+        "step": progress.step if progress else None,
+        "steps": progress.steps if progress else None,
+        "seconds": record.seconds.total if record else None,
+        "video": result.video if result else None,
+        "benchmark": result.benchmark if result else None,
+        "error": status.error.model_dump(mode="json") if status and status.error else None,
+    }
+    return {name: value for name, value in entry.items() if value is not None}
+
+
+def count_outcomes(handle: RunHandle | SweepHandle) -> str:
+    """Return `3 queued, 1 done`, for people."""
+    counts = Counter(str(run.outcome) for run in handle.runs)
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+
+
+def _heading(handle: RunHandle | SweepHandle) -> dict[str, Any]:
+    single = {"run_id": handle.runs[0].run_id} if len(handle.runs) == 1 else {}
+    return {"sweep_id": handle.sweep_id, **single}

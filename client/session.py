@@ -1,0 +1,163 @@
+"""What every `h3` command shares: common options, where output goes, errors as one sentence and a code.
+
+A command is a function whose first argument is a `Session`; `command` adds the common options, which may
+stand before or after the command's name. Human output on a terminal, one compact JSON line otherwise.
+"""
+
+import inspect
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from broker.errors import BrokerError
+from client.errors import ClientError
+from client.options import COMMON_OPTIONS, JOB_OPTIONS
+from client.settings import ClientSettings
+from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_RUNTIME, ErrorCode, SchemaError
+from storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from client.client import H3Client
+
+logger = logging.getLogger(__name__)
+
+EXPECTED_ERRORS = (ClientError, BrokerError, StorageError, SchemaError)
+_REFUSED = frozenset(
+    {
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NOT_IMPLEMENTED,
+        ErrorCode.CHECKPOINT_MISSING,
+        ErrorCode.CHECKPOINT_INVALID,
+        ErrorCode.CHECKPOINT_MISMATCH,
+        ErrorCode.ATTENTION_UNAVAILABLE,
+        ErrorCode.OUTPUT_REJECTED,
+    }
+)
+
+
+@dataclass(kw_only=True)
+class Session:
+    """One invocation: its settings, its client, and the only way to its standard output."""
+
+    settings: ClientSettings
+    storage_flag: str | None = None
+    """`--storage`, where it was given."""
+    as_json: bool = False
+    quiet: bool = False
+
+    @cached_property
+    def client(self) -> "H3Client":
+        from client.client import H3Client  # noqa: PLC0415 - rq alone takes a third of a second
+
+        return H3Client.from_settings(self.settings)
+
+    @cached_property
+    def console(self) -> Console:
+        """For people; writes nothing unless `human`."""
+        return Console(quiet=not self.human, highlight=False, markup=False)
+
+    @property
+    def human(self) -> bool:
+        return sys.stdout.isatty() and not self.as_json and not self.quiet
+
+    def emit(self, value: Mapping[str, Any]) -> None:
+        """Print the one JSON line of a command, unless a person or nobody is listening."""
+        if not self.human and not self.quiet:
+            self.print_json(value)
+
+    def print_json(self, value: Mapping[str, Any]) -> None:
+        sys.stdout.write(json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n")
+        sys.stdout.flush()
+
+    def note(self, sentence: str) -> None:
+        """Tell a person something that is no error, beside the output."""
+        if not self.quiet:
+            sys.stderr.write(f"h3: note: {sentence}\n")
+
+    def fail(self, code: ErrorCode, sentence: str) -> int:
+        """Say what went wrong, for people and programs; return the exit code."""
+        say(sentence)
+        self.emit({"error": {"code": code, "message": sentence, "retryable": code.retryable}})
+        return EXIT_REFUSED if code in _REFUSED else EXIT_RUNTIME
+
+
+def say(sentence: str) -> None:
+    """Write one line to standard error; control characters of foreign text stay text."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in sentence)
+    sys.stderr.write(f"h3: {shown}\n")
+
+
+Command = Callable[..., int]
+
+
+def command(
+    app: typer.Typer, *, example: str, job_options: bool = False, without: Sequence[str] = ()
+) -> Callable[[Command], Command]:
+    """Register `function(session, [fields], ...) -> exit code`, with the common options added.
+
+    With `job_options` the options that were given arrive as the mapping `fields`. A common option in
+    `without` is taken before the command's name only.
+    """
+    common_options = {name: option for name, option in COMMON_OPTIONS.items() if name not in without}
+
+    def register(function: Command) -> Command:
+        own = list(inspect.signature(function).parameters.values())[2 if job_options else 1 :]
+
+        def run(ctx: typer.Context, **given: Any) -> None:
+            common = {name: given.pop(name, None) or ctx.obj[name] for name in COMMON_OPTIONS}
+            if job_options:
+                given["fields"] = {name: given.pop(name) for name in JOB_OPTIONS}
+                given["fields"] = {k: v for k, v in given["fields"].items() if v is not None}
+            raise typer.Exit(_run(function, common, given))
+
+        added = {**(JOB_OPTIONS if job_options else {}), **common_options}
+        context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for name, (kind, default) in added.items()
+        ]
+        run.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]  # typer reads it
+        run.__doc__, run.__name__ = function.__doc__, function.__name__
+        app.command(name=function.__name__, epilog=f"Example: {example}")(run)
+        return function
+
+    return register
+
+
+def _run(function: Command, common: Mapping[str, Any], given: Mapping[str, Any]) -> int:
+    session = Session(
+        settings=ClientSettings(),
+        storage_flag=common["storage"],
+        as_json=bool(common["as_json"]),
+        quiet=bool(common["quiet"]),
+    )
+    try:
+        session.settings = _with_flags(ClientSettings.from_environment(), common)
+        for warning in session.settings.warnings:
+            session.note(warning)
+        return function(session, **given)
+    except EXPECTED_ERRORS as error:
+        return session.fail(error.code, str(error))
+    except KeyboardInterrupt:
+        say("interrupted")
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        logger.debug("unexpected error", exc_info=True)
+        return session.fail(ErrorCode.INTERNAL, f"unexpected {type(error).__name__}: {error}")
+
+
+def _with_flags(settings: ClientSettings, flags: Mapping[str, Any]) -> ClientSettings:
+    return replace(
+        settings,
+        redis_url=flags["redis"] or settings.redis_url,
+        storage_url=flags["storage"] or settings.storage_url,
+        fleet=flags["fleet"] or settings.fleet,
+    )
