@@ -84,7 +84,8 @@ def stitch(tiles: Iterator[Tensor], *, rows: AxisTiles, columns: AxisTiles, seam
     canvas: Tensor | None = None
     above: Sequence[Tensor] = ()
     for y, kept_rows, below in zip(rows.starts, rows.kept, (*rows.overlaps, 0), strict=True):
-        painted = _fade_row([next(tiles) for _ in columns.starts], above, columns, below=below, seam=seam)
+        row = [next(tiles) for _ in columns.starts]
+        painted = _fade_row(row, above, columns=columns, below=below, seam=seam)
         if canvas is None:
             first = painted.tiles[0]
             canvas = first.new_empty(*first.shape[:-2], rows.extent, columns.extent)
@@ -102,7 +103,7 @@ class _Row:
 
 
 def _fade_row(
-    tiles: Sequence[Tensor], above: Sequence[Tensor], columns: AxisTiles, *, below: int, seam: Seam
+    tiles: Sequence[Tensor], above: Sequence[Tensor], *, columns: AxisTiles, below: int, seam: Seam
 ) -> _Row:
     """Fade each tile over the strip above it, then over the strip to its left, in place."""
     bottoms: list[Tensor] = []
