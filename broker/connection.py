@@ -61,6 +61,19 @@ def show_address(url: str) -> str:
     return f"{host or 'localhost'}:{port or 6379}"
 
 
+def mask_password(url: str) -> str:
+    """Return an address fit for output: a password, wherever it stands in the URL, is replaced by `***`."""
+    parts = urlsplit(url)
+    login, at, place = parts.netloc.rpartition("@")
+    user, colon, _ = login.partition(":")
+    netloc = f"{user}{':***' if colon else ''}{at}{place}"
+    query = "&".join(
+        "password=***" if part.startswith("password=") else part for part in parts.query.split("&")
+    )
+    # urlunsplit would write unix:///path as unix:/path, which redis-py refuses.
+    return f"{parts.scheme}://{netloc}{parts.path}{'?' + query if query else ''}"
+
+
 @contextmanager
 def queue_errors(connection: redis.Redis) -> Iterator[None]:
     """Turn what redis-py raises inside the block into QueueUnavailableError."""

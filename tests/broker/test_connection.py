@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.connection import connect
+from broker.connection import connect, mask_password
 from broker.errors import QueueAddressError, QueueUnavailableError
 
 
@@ -48,3 +48,16 @@ def test_an_address_with_a_password_and_a_bad_scheme_does_not_show_it() -> None:
         connect("http://fox:hunter2@example.test:6379")
 
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0"),
+        ("rediss://fox:hunter2@example.test:6380/1", "rediss://fox:***@example.test:6380/1"),
+        ("redis://:hunter2@example.test", "redis://:***@example.test"),
+        ("unix:///run/redis.sock?db=1&password=hunter2", "unix:///run/redis.sock?db=1&password=***"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert mask_password(url) == shown

@@ -1,0 +1,130 @@
+"""`FakePipeline`: a real implementation of the Pipeline seam that draws small films without torch.
+
+Run as a program it is an engine, with settings from the environment as usual.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from model.base import Generation, OnProgress, PipelineCard
+from model.errors import GenerationCancelledError, WrongCheckpointError
+from queue_schemas.benchmark import Backends, CheckpointFile, CheckpointSet, Seconds, Tokens
+from queue_schemas.events import ProgressEvent, Stage
+from queue_schemas.geometry import SAMPLE_RATE_HZ, track_samples
+from queue_schemas.jobs import Job
+
+CHECKPOINT = "h3-fake"
+POISON = "poison"
+"""A prompt with this word makes the pipeline raise."""
+HOLD = "hold"
+"""A prompt with this word makes every step wait until `release` is set."""
+CRASH = "crash"
+"""A prompt with this word kills the process, as a fault of the GPU would."""
+
+
+class FakePipeline:
+    """Moving gradients and a tone; steps are counted, and can be held open by a test."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+        self.in_step = threading.Event()
+        """Set while a held step runs."""
+        self.steps_run = 0
+        self.cancelled = 0
+
+    def card(self) -> PipelineCard:
+        files = [CheckpointFile(role="transformer", name="fake", size_bytes=1, header_sha256="00" * 32)]
+        return PipelineCard(
+            checkpoint=CheckpointSet(
+                name=CHECKPOINT, weights="random", transformer_layout="pruned", files=files
+            ),
+            backends=self._backends(),
+            attention_backends=["sdpa"],
+            device="cpu",
+            driver=None,
+            versions={"numpy": np.__version__},
+        )
+
+    def check(self, job: Job) -> None:
+        if job.checkpoint != CHECKPOINT:
+            raise WrongCheckpointError(wanted=job.checkpoint, resident=CHECKPOINT)
+
+    def generate(self, job: Job, *, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Generation:
+        on_progress(ProgressEvent(stage=Stage.TEXT_ENCODE))
+        for step in range(job.steps):
+            if cancelled():
+                self.cancelled += 1
+                raise GenerationCancelledError(step=step)
+            self._step(job.prompt)
+            progress = ProgressEvent(stage=Stage.DENOISE, step=step + 1, steps=job.steps, seconds=0.001)
+            on_progress(progress)
+        if CRASH in job.prompt:
+            os._exit(9)
+        if POISON in job.prompt:
+            raise ValueError("this prompt breaks the pipeline")
+        shape = job.latent_shape
+        return Generation(
+            frames=_frames(job),
+            waveform=_tone(track_samples(job.frames)),
+            sample_rate_hz=SAMPLE_RATE_HZ,
+            tokens=Tokens(text=8, video=shape.video_tokens, audio=shape.audio_tokens),
+            evaluations=job.steps,
+            backends=self._backends(),
+            seconds=Seconds(text_encode=0.001, denoise=0.01, denoise_steps=[0.001] * job.steps),
+            notes=["made by a fake pipeline"],
+        )
+
+    def _step(self, prompt: str) -> None:
+        if HOLD in prompt:
+            self.in_step.set()
+            deadline = time.monotonic() + 30
+            while not self.release.wait(0.01) and time.monotonic() < deadline:
+                pass
+            self.in_step.clear()
+        self.steps_run += 1
+
+    @staticmethod
+    def _backends() -> Backends:
+        return Backends(
+            attention="sdpa",
+            transformer_dtype="float32",
+            text_encoder_dtype="float32",
+            video_vae_dtype="float32",
+            audio_vae_dtype="float32",
+        )
+
+
+def _frames(job: Job) -> np.ndarray:
+    rows = np.arange(job.height, dtype=np.uint8)[None, :, None, None]
+    time_axis = np.arange(job.frames, dtype=np.uint8)[:, None, None, None] * 8
+    return np.ascontiguousarray(
+        np.broadcast_to(rows + time_axis, (job.frames, job.height, job.width, 3))
+    )  # [F, H, W, 3]
+
+
+def _tone(samples: int) -> np.ndarray:
+    wave = 0.2 * np.sin(2 * np.pi * 440 * np.arange(samples) / SAMPLE_RATE_HZ)
+    return np.stack([wave, wave]).astype(np.float32)  # [2, N]
+
+
+def main() -> None:
+    """Serve a fake pipeline with the settings of the environment."""
+    from worker.engine import Engine
+    from worker.serving import serve
+    from worker.settings import read_settings
+
+    settings, _ = read_settings()
+
+    def load(tell: Callable[[str], None]) -> Engine:
+        tell("drawing gradients")
+        return Engine(FakePipeline(), output_root=settings.output_dir)
+
+    serve(load, host="127.0.0.1", port=settings.port, api_token=settings.api_token)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""The engine: one film at a time, files whole or absent, busy until its GPU thread is back."""
+
+import hashlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fake_pipeline import FakePipeline
+
+from media.probe import probe
+from model.errors import GenerationCancelledError, WrongCheckpointError
+from queue_schemas.errors import ErrorCode, InvalidRequestError, NotImplementedWorkflowError
+from queue_schemas.events import ProgressEvent, Stage
+from queue_schemas.requests import GenerateRequest
+from worker.engine import Engine
+from worker.errors import EngineBusyError, job_error
+
+MakeRequest = Callable[..., GenerateRequest]
+
+
+def never() -> bool:
+    return False
+
+
+def ignore(_: ProgressEvent) -> None:
+    return
+
+
+def test_a_request_becomes_a_film_with_the_facts_about_it(
+    engine: Engine, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    events: list[ProgressEvent] = []
+
+    result = engine.generate(make_request(output="fox/take1.mp4"), on_event=events.append, cancelled=never)
+
+    film = tmp_path / "engine" / "fox" / "take1.mp4"
+    assert probe(film) == result.media
+    assert (result.media.frames, result.media.width, result.media.height) == (5, 64, 32)
+    assert result.files[0].sha256 == hashlib.sha256(film.read_bytes()).hexdigest()
+    assert (result.files[0].name, result.files[0].size_bytes) == ("fox/take1.mp4", film.stat().st_size)
+    assert (result.cold, result.jobs_served, result.evaluations) == (True, 0, 3)
+    assert result.environment.node == "test-node"
+    assert result.seconds.mux is not None
+    assert result.seconds.engine_total is not None
+    assert result.seconds.mux < result.seconds.engine_total
+    assert "made by a fake pipeline" in result.notes
+    assert [event.stage for event in events] == [Stage.TEXT_ENCODE, *[Stage.DENOISE] * 3, Stage.MUX]
+
+
+def test_the_second_job_of_an_engine_is_warm(engine: Engine, make_request: MakeRequest) -> None:
+    engine.generate(make_request(), on_event=ignore, cancelled=never)
+
+    result = engine.generate(make_request(seed=8), on_event=ignore, cancelled=never)
+
+    assert (result.cold, result.jobs_served) == (False, 1)
+    assert engine.ready().jobs_served == 2
+
+
+def test_a_dry_run_describes_and_makes_nothing(
+    engine: Engine, pipeline: FakePipeline, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    result = engine.generate(make_request(dry_run=True), on_event=ignore, cancelled=never)
+
+    assert result.dry_run
+    assert result.media is None
+    assert pipeline.steps_run == 0
+    assert not (tmp_path / "engine").exists()
+
+
+def test_what_a_caller_did_wrong_is_found_before_the_pipeline_runs(
+    engine: Engine, pipeline: FakePipeline, make_request: MakeRequest
+) -> None:
+    with pytest.raises(WrongCheckpointError):
+        engine.generate(make_request(checkpoint="other"), on_event=ignore, cancelled=never)
+    keyframed = make_request(workflow="fl2va", first_frame="fox.png")
+    with pytest.raises(NotImplementedWorkflowError):
+        engine.generate(keyframed, on_event=ignore, cancelled=never)
+
+    assert pipeline.steps_run == 0
+
+
+def test_a_link_below_the_output_root_cannot_lead_out_of_it(
+    engine: Engine, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "engine" / "link").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(InvalidRequestError, match="output root"):
+        engine.generate(make_request(output="link/fox.mp4"), on_event=ignore, cancelled=never)
+
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_cancelled_job_stops_before_the_next_step_and_leaves_no_file(
+    engine: Engine, pipeline: FakePipeline, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    cancel = threading.Event()
+
+    def cancel_at_two(event: ProgressEvent) -> None:
+        if event.step == 2:
+            cancel.set()
+
+    with pytest.raises(GenerationCancelledError):
+        engine.generate(make_request(steps=9), on_event=cancel_at_two, cancelled=cancel.is_set)
+
+    assert pipeline.steps_run == 2
+    assert not list(tmp_path.rglob("*.mp4"))
+    assert not engine.ready().busy
+
+
+def test_a_third_job_is_turned_away_while_one_runs_and_one_waits(
+    engine: Engine, pipeline: FakePipeline, make_request: MakeRequest, eventually: Callable[..., None]
+) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        calls = []
+        for seed in (1, 2):
+            request = make_request(prompt="hold", seed=seed)
+            engine.check(request)
+            engine.take_seat()
+            calls.append(threads.submit(engine.generate_seated, request, on_event=ignore, cancelled=never))
+        eventually(pipeline.in_step.is_set, what="the first job is in a step")
+
+        assert engine.ready().busy
+        with pytest.raises(EngineBusyError):
+            engine.generate(make_request(seed=3), on_event=ignore, cancelled=never)
+
+        pipeline.release.set()
+        assert [call.result().jobs_served for call in calls] == [0, 1]
+    assert not engine.ready().busy
+
+
+def test_an_engine_stays_busy_until_its_gpu_thread_is_back(
+    engine: Engine, pipeline: FakePipeline, make_request: MakeRequest, eventually: Callable[..., None]
+) -> None:
+    cancel = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        request = make_request(prompt="hold")
+        call = threads.submit(engine.generate, request, on_event=ignore, cancelled=cancel.is_set)
+        eventually(pipeline.in_step.is_set, what="the job is in a step")
+
+        cancel.set()  # the caller has given up; the step, like a kernel, goes on
+
+        assert engine.ready().busy
+        assert not call.done()
+        pipeline.release.set()
+        assert isinstance(call.exception(20), GenerationCancelledError)
+    assert not engine.ready().busy
+
+
+def test_a_waiting_job_leaves_the_line_when_it_is_cancelled(
+    engine: Engine, pipeline: FakePipeline, make_request: MakeRequest, eventually: Callable[..., None]
+) -> None:
+    cancel = threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        running = threads.submit(
+            engine.generate, make_request(prompt="hold"), on_event=ignore, cancelled=never
+        )
+        eventually(pipeline.in_step.is_set, what="the first job is in a step")
+        waiting = threads.submit(
+            engine.generate, make_request(seed=2), on_event=ignore, cancelled=cancel.is_set
+        )
+
+        cancel.set()
+
+        assert isinstance(waiting.exception(20), GenerationCancelledError)
+        pipeline.release.set()
+        assert running.result(20).jobs_served == 0
+
+
+def test_an_error_of_the_pipeline_frees_the_engine(engine: Engine, make_request: MakeRequest) -> None:
+    with pytest.raises(ValueError, match="breaks the pipeline"):
+        engine.generate(make_request(prompt="poison"), on_event=ignore, cancelled=never)
+
+    assert not engine.ready().busy
+    assert engine.generate(make_request(), on_event=ignore, cancelled=never).media is not None
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's is."""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "retryable"),
+    [
+        (OutOfMemoryError("CUDA out of memory"), ErrorCode.OUT_OF_MEMORY, True),
+        (MemoryError(), ErrorCode.OUT_OF_MEMORY, True),
+        (WrongCheckpointError(wanted="a", resident="b"), ErrorCode.CHECKPOINT_MISMATCH, False),
+        (KeyError("x"), ErrorCode.INTERNAL, True),
+    ],
+)
+def test_every_exception_has_a_code(error: Exception, code: ErrorCode, retryable: bool) -> None:
+    told = job_error(error)
+
+    assert (told.code, told.retryable) == (code, retryable)

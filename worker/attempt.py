@@ -1,0 +1,187 @@
+"""One attempt at one run: generate, store, and the record and manifest that say what came of it.
+
+The manifest decides: it is created once, by whoever comes first, for success and failure alike. Everything
+else of an attempt lies in a folder of its own and can be lost without harm.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from queue_schemas import limits
+from queue_schemas.benchmark import BenchmarkRecord, OutputFile, Seconds
+from queue_schemas.errors import InvalidRequestError, explain
+from queue_schemas.events import JobError, JobStatus, ProgressEvent, Stage
+from queue_schemas.jobs import JOB_ADAPTER, Job, JobFields
+from queue_schemas.results import GenerateResult, Manifest
+from storage.base import ArtifactStore
+from storage.layout import attempt_prefix, manifest_key
+from worker.engine_client import EngineClient
+from worker.errors import EngineLostError
+
+log = logging.getLogger(__name__)
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """What is known about the attempt so far; filled in as it goes, so a failure is recorded at any point."""
+
+    run_id: str
+    generation: int
+    number: int
+    fields: dict[str, Any]
+    """The job as it arrived."""
+    queue_wait_seconds: float | None
+    started_at: str = field(default_factory=utc_now)
+    started: float = field(default_factory=time.monotonic)
+    job: Job | None = None
+    result: GenerateResult | None = None
+    files: dict[str, OutputFile] = field(default_factory=dict)
+    """Role to stored file."""
+    upload_seconds: float | None = None
+    total_seconds: float | None = None
+
+    def key(self, name: str) -> str:
+        return f"{attempt_prefix(self.run_id, self.generation, self.number)}/{name}"
+
+
+def make_film(
+    attempt: Attempt,
+    *,
+    engine: EngineClient,
+    store: ArtifactStore,
+    on_event: Callable[[ProgressEvent], None],
+    engine_seconds: float,
+) -> None:
+    """Have the film made and stored with its request; `engine_seconds` bounds the wait for a free engine."""
+    attempt.job = read_job(attempt.fields)
+    _put_json(attempt, store, role="request", name="request.json", value=attempt.job.model_dump(mode="json"))
+    on_event(ProgressEvent(stage=Stage.WAITING))
+    root = Path(engine.wait_ready(seconds=engine_seconds).output_root)
+    body = attempt.job.model_dump(mode="json") | {
+        "output": f"{attempt_prefix(attempt.run_id, attempt.generation, attempt.number)}/video.mp4"
+    }
+    attempt.result = engine.generate(body, on_event=on_event, busy_seconds=engine_seconds)
+    film = root / attempt.result.output
+    if not film.is_file():
+        raise EngineLostError(f"the engine's film is not at {film}: the engine must run on this machine")
+    on_event(ProgressEvent(stage=Stage.UPLOAD))
+    upload_started = time.monotonic()
+    attempt.files["video"] = store.put_file(attempt.key("video.mp4"), film)
+    ended = time.monotonic()
+    attempt.upload_seconds, attempt.total_seconds = ended - upload_started, ended - attempt.started
+    film.unlink(missing_ok=True)
+    _prune(film.parent, root)
+
+
+def read_job(fields: dict[str, Any]) -> Job:
+    """Return the job as it arrived: nothing is drawn or filled in here. Raises InvalidRequestError."""
+    try:
+        return JOB_ADAPTER.validate_python(fields)
+    except ValidationError as error:
+        raise InvalidRequestError(explain(error, known_fields=JobFields.model_fields)) from None
+
+
+def write_record(attempt: Attempt, *, store: ArtifactStore, error: JobError | None) -> None:
+    """Store the attempt's benchmark record."""
+    record = make_record(attempt, error=error)
+    _put_json(attempt, store, role="benchmark", name="benchmark.json", value=record.model_dump(mode="json"))
+
+
+def make_record(attempt: Attempt, *, error: JobError | None) -> BenchmarkRecord:
+    """Return the record: what the engine measured, and what only the job process could."""
+    result = attempt.result
+    seconds = (result.seconds if result else Seconds()).model_copy(
+        update={
+            "queue_wait": attempt.queue_wait_seconds,
+            "upload": attempt.upload_seconds,
+            "total": attempt.total_seconds,
+        }
+    )
+    measured: dict[str, Any] = {} if result is None else _measured(result)
+    return BenchmarkRecord(
+        run_id=attempt.run_id,
+        job_id=job_id_of(attempt),
+        generation=attempt.generation,
+        attempt=attempt.number,
+        status=JobStatus.SUCCEEDED if error is None else JobStatus.FAILED,
+        error=error,
+        request=attempt.job.model_dump(mode="json") if attempt.job else attempt.fields,
+        seconds=seconds,
+        outputs=[attempt.files["video"]] if "video" in attempt.files else [],
+        started_at=attempt.started_at,
+        finished_at=utc_now(),
+        **measured,
+    )
+
+
+def commit(attempt: Attempt, *, store: ArtifactStore, error: JobError | None) -> Manifest:
+    """Create the run's manifest, or return the one that somebody else created first."""
+    manifest = Manifest(
+        run_id=attempt.run_id,
+        job_id=job_id_of(attempt),
+        generation=attempt.generation,
+        attempt=attempt.number,
+        status=JobStatus.SUCCEEDED if error is None else JobStatus.FAILED,
+        error=error,
+        files=attempt.files,
+        finished_at=utc_now(),
+    )
+    key = manifest_key(attempt.run_id, attempt.generation)
+    if store.put_if_absent(key, manifest.model_dump_json(indent=1).encode()):
+        return manifest
+    log.warning("run %s: another attempt has committed before attempt %d", attempt.run_id, attempt.number)
+    return read_manifest(store, attempt.run_id, attempt.generation) or manifest
+
+
+def read_manifest(store: ArtifactStore, run_id: str, generation: int) -> Manifest | None:
+    """Return how the run ended; None while it has not."""
+    data = store.read_bytes(manifest_key(run_id, generation), limit_bytes=limits.RESULT_BYTES)
+    return None if data is None else Manifest.model_validate_json(data)
+
+
+def job_id_of(attempt: Attempt) -> str:
+    """Return the job's identity; for a job that cannot be read, what its run was named after."""
+    return attempt.job.job_id if attempt.job else attempt.run_id.partition("-")[0]
+
+
+def _measured(result: GenerateResult) -> dict[str, Any]:
+    return {
+        "notes": result.notes,
+        "environment": result.environment,
+        "checkpoint": result.checkpoint,
+        "backends": result.backends,
+        "cold": result.cold,
+        "jobs_served": result.jobs_served,
+        "tokens": result.tokens,
+        "evaluations": result.evaluations,
+        "peak_host_bytes": result.peak_host_bytes,
+        "peak_device_bytes": result.peak_device_bytes,
+        "media": result.media,
+    }
+
+
+def _put_json(attempt: Attempt, store: ArtifactStore, *, role: str, name: str, value: Any) -> None:
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    attempt.files[role] = store.put_bytes(attempt.key(name), text.encode())
+
+
+def _prune(folder: Path, root: Path) -> None:
+    """Remove folders that the film's removal left empty, up to the output root."""
+    while folder != root and folder.is_relative_to(root):
+        try:
+            folder.rmdir()
+        except OSError:  # not empty: another attempt's
+            return
+        folder = folder.parent

@@ -1,0 +1,207 @@
+"""The `h3-worker` command: one node (`run`), its engine alone (`serve`), one puller alone (`pull`).
+
+Options name what the environment names too, and win over it. Secrets (Redis password, engine token) reach
+child processes through the environment, never as arguments.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from queue_schemas.errors import EXIT_INTERRUPTED
+from worker.errors import exit_code_of, job_error
+from worker.settings import Settings, read_settings
+
+app = typer.Typer(
+    help="A worker node: the hot engine, and the pullers that feed it from Redis.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+RedisUrl = Annotated[str | None, typer.Option("--redis", help="Redis address [H3_REDIS_URL]")]
+StorageUrl = Annotated[str | None, typer.Option("--storage", help="Folder or file:// URL [H3_STORAGE_URL]")]
+EngineUrl = Annotated[str | None, typer.Option(help="Use this running engine [H3_ENGINE_URL]")]
+Fleet = Annotated[str | None, typer.Option(help="Name of the fleet [H3_FLEET]")]
+ModelsDir = Annotated[Path | None, typer.Option(help="ComfyUI models folder [H3_MODELS_DIR]")]
+Checkpoint = Annotated[str | None, typer.Option(help="Transformer, by name or file [H3_CHECKPOINT]")]
+TokenizerDir = Annotated[Path | None, typer.Option(help="Folder with tokenizer.json [H3_TOKENIZER_DIR]")]
+TextEncoder = Annotated[str | None, typer.Option(help="Text encoder, by name or file")]
+VideoVae = Annotated[str | None, typer.Option(help="Video VAE, by name or file")]
+AudioVae = Annotated[str | None, typer.Option(help="Audio VAE, by name or file")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; chosen when left out")]
+OutputDir = Annotated[Path | None, typer.Option(help="Where films wait for storage [H3_OUTPUT_DIR]")]
+Port = Annotated[int | None, typer.Option(help="Port of the engine; 0 takes a free one [H3_PORT]")]
+Host = Annotated[str, typer.Option(help="Address to listen on; beyond loopback H3_API_TOKEN is demanded")]
+
+
+@app.command(epilog="h3-worker run --embedded --storage outputs/store")
+def run(
+    *,
+    redis: RedisUrl = None,
+    storage: StorageUrl = None,
+    engine_url: EngineUrl = None,
+    fleet: Fleet = None,
+    models_dir: ModelsDir = None,
+    checkpoint: Checkpoint = None,
+    tokenizer_dir: TokenizerDir = None,
+    text_encoder: TextEncoder = None,
+    video_vae: VideoVae = None,
+    audio_vae: AudioVae = None,
+    device: Device = None,
+    output_dir: OutputDir = None,
+    port: Port = None,
+    pullers: Annotated[int, typer.Option(help="Pullers of this node")] = 2,
+    embedded: Annotated[bool, typer.Option("--embedded", help="Start a redis-server of its own")] = False,
+    drain_seconds: Annotated[float, typer.Option(help="How long jobs may finish after a signal")] = 60.0,
+) -> None:
+    """Run a node: engine, pullers and, with --embedded, a redis-server; a JSON line says when it is ready."""
+    from worker.supervisor import NodePlan, Supervisor, check_plan  # noqa: PLC0415 - not needed by `serve`
+
+    with _reported():
+        settings = _settings(
+            redis_url=redis,
+            storage_url=storage,
+            engine_url=engine_url,
+            fleet=fleet,
+            models_dir=models_dir,
+            checkpoint=checkpoint,
+            tokenizer_dir=tokenizer_dir,
+            output_dir=output_dir,
+            port=port,
+        )
+        files = {
+            "--text-encoder": text_encoder,
+            "--video-vae": video_vae,
+            "--audio-vae": audio_vae,
+            "--device": device,
+        }
+        command = [sys.executable, "-m", "worker.cli", "serve"]
+        command += [part for name, value in files.items() if value for part in (name, str(value))]
+        plan = NodePlan(
+            settings=settings,
+            engine_command=command,
+            pullers=pullers,
+            embedded=embedded,
+            drain_seconds=drain_seconds,
+        )
+        check_plan(plan)
+        Supervisor(plan, on_ready=_print_json, tell=_tell).run()
+
+
+@app.command(epilog="h3-worker serve --models-dir /models/ComfyUI --port 8033")
+def serve(
+    *,
+    models_dir: ModelsDir = None,
+    checkpoint: Checkpoint = None,
+    tokenizer_dir: TokenizerDir = None,
+    text_encoder: TextEncoder = None,
+    video_vae: VideoVae = None,
+    audio_vae: AudioVae = None,
+    device: Device = None,
+    output_dir: OutputDir = None,
+    host: Host = "127.0.0.1",
+    port: Port = None,
+) -> None:
+    """Load the models once and answer POST /generate and GET /ready until a signal."""
+    from worker.engine import Engine  # noqa: PLC0415 - the other commands run without these
+    from worker.serving import serve as serve_engine  # noqa: PLC0415
+
+    def load(tell: Callable[[str], None]) -> Engine:
+        tell("importing the runtime")
+        from model.pipeline import load_pipeline  # noqa: PLC0415 - torch
+
+        pipeline = load_pipeline(
+            models_dir=settings.models_dir,
+            checkpoint=settings.checkpoint,
+            text_encoder=text_encoder,
+            video_vae=video_vae,
+            audio_vae=audio_vae,
+            tokenizer_dir=settings.tokenizer_dir,
+            device=device,
+            on_progress=tell,
+        )
+        return Engine(pipeline, output_root=settings.output_dir)
+
+    with _reported():
+        settings = _settings(
+            models_dir=models_dir,
+            checkpoint=checkpoint,
+            tokenizer_dir=tokenizer_dir,
+            output_dir=output_dir,
+            port=port,
+        )
+        serve_engine(load, host=host, port=settings.port, api_token=settings.api_token)
+
+
+@app.command(epilog="h3-worker pull --redis redis://127.0.0.1:6379/0 --engine-url http://127.0.0.1:8033")
+def pull(
+    redis: RedisUrl = None, storage: StorageUrl = None, engine_url: EngineUrl = None, fleet: Fleet = None
+) -> None:
+    """Take jobs from Redis, one at a time, to the engine on this machine, until a signal."""
+    from broker.connection import connect  # noqa: PLC0415 - `serve` speaks no Redis
+    from worker.engine_client import EngineAddress  # noqa: PLC0415
+    from worker.machine import node_name  # noqa: PLC0415
+    from worker.puller import make_puller  # noqa: PLC0415
+    from worker.tasks import TaskContext  # noqa: PLC0415
+
+    with _reported():
+        settings = _settings(redis_url=redis, storage_url=storage, engine_url=engine_url, fleet=fleet)
+        address = settings.engine_url or f"http://127.0.0.1:{settings.port}"
+        context = TaskContext(
+            engine=EngineAddress(address, settings.api_token),
+            storage_url=settings.storage_url,
+            fleet=settings.fleet,
+        )
+        puller = make_puller(connect(settings.redis_url), context=context, name=node_name())
+        puller.work(logging_level="WARNING")
+
+
+def _settings(**options: Any) -> Settings:
+    """Return the environment's settings with every given option in place of its name there."""
+    settings, warnings = read_settings()
+    for warning in warnings:
+        _tell(f"warning: {warning}")
+    return replace(settings, **{name: value for name, value in options.items() if value is not None})
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """End the command with one sentence and the exit code that fits; no traceback for a known error."""
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
+    for noisy in ("httpx", "httpcore", "uvicorn.error", "rq"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except Exception as error:  # `main`: every failure ends with a sentence
+        if not hasattr(error, "code"):
+            logging.getLogger(__name__).error("unexpected %s", type(error).__name__, exc_info=error)
+        _tell(f"error: {job_error(error).message}")
+        raise typer.Exit(exit_code_of(error)) from None
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    typer.echo(json.dumps(value, separators=(",", ":")))
+    sys.stdout.flush()
+
+
+def _tell(message: str) -> None:
+    typer.echo(message, err=True)
+
+
+def main() -> None:
+    """Entry point of `h3-worker`."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""`Engine`: the hot pipeline of one node, one GPU thread before it, one encoder thread behind it.
+
+It makes one film at a time; while a film is encoded on the CPU, the next job already denoises. A seat is
+taken before anything costs time and given back only when the GPU thread has returned, whatever became of the
+caller: a kernel cannot be interrupted, so an engine that says "free" is. Knows no HTTP, queue or torch.
+"""
+
+import hashlib
+import logging
+import resource
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from media.encode import encode_mp4
+from model.base import Generation, Pipeline
+from model.errors import GenerationCancelledError
+from queue_schemas.benchmark import MediaSummary, OutputFile
+from queue_schemas.errors import InvalidRequestError, NotImplementedWorkflowError
+from queue_schemas.events import ProgressEvent, Stage
+from queue_schemas.jobs import IMPLEMENTED_WORKFLOWS, Job
+from queue_schemas.requests import GenerateRequest
+from queue_schemas.results import EngineReady, GenerateResult
+from worker.errors import EngineBusyError
+from worker.machine import describe_machine, node_name
+
+log = logging.getLogger(__name__)
+
+OnEvent = Callable[[ProgressEvent], None]
+Cancelled = Callable[[], bool]
+GPU_SEATS: Final = 2
+"""One job running and one waiting."""
+SEATS: Final = 4
+"""With those whose frames wait for the encoder: it bounds the frames held in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """What the GPU thread hands to the encoder."""
+
+    generation: Generation
+    jobs_served: int
+
+
+class Engine:
+    """Owns the pipeline, its threads, an output root and the counters."""
+
+    def __init__(self, pipeline: Pipeline, *, output_root: Path, node: str | None = None) -> None:
+        self._pipeline = pipeline
+        self._root = output_root.resolve()
+        self._environment = describe_machine(pipeline.card(), node=node or node_name())
+        self._gpu = ThreadPoolExecutor(1, thread_name_prefix="gpu")
+        self._encoder = ThreadPoolExecutor(1, thread_name_prefix="encode")
+        self._lock = threading.Lock()
+        self._on_gpu = self._in_flight = self._served = 0
+
+    @property
+    def checkpoint(self) -> str:
+        """Name of the resident set."""
+        return self._pipeline.card().checkpoint.name
+
+    def ready(self) -> EngineReady:
+        """Describe the engine; cheap, from any thread."""
+        card = self._pipeline.card()
+        with self._lock:
+            busy, served = self._on_gpu > 0, self._served
+        return EngineReady(
+            ready=True,
+            busy=busy,
+            checkpoint=card.checkpoint,
+            backends=card.backends,
+            environment=self._environment,
+            attention_backends=card.attention_backends,
+            jobs_served=served,
+            output_root=str(self._root),
+        )
+
+    def check(self, request: GenerateRequest) -> None:
+        """Raise what `generate` would raise for this request before it costs anything."""
+        if request.job.workflow not in IMPLEMENTED_WORKFLOWS:
+            raise NotImplementedWorkflowError(request.job.workflow)
+        self._pipeline.check(request.job)
+        self._target(request)
+
+    def describe(self, request: GenerateRequest) -> GenerateResult:
+        """Answer a dry run: the request was checked, nothing is made."""
+        card = self._pipeline.card()
+        return GenerateResult(
+            job_id=request.job.job_id,
+            output=request.output,
+            job=request.job.model_dump(mode="json"),
+            notes=request.job.notes,
+            environment=self._environment,
+            checkpoint=card.checkpoint,
+            backends=card.backends,
+            cold=self._served == 0,
+            jobs_served=self._served,
+            dry_run=True,
+        )
+
+    def generate(
+        self, request: GenerateRequest, *, on_event: OnEvent, cancelled: Cancelled
+    ) -> GenerateResult:
+        """Make the film and return the facts about it; blocks the calling thread until its file is there.
+
+        Raises EngineBusyError, GenerationCancelledError, and what the pipeline and the encoder raise.
+        """
+        self.check(request)
+        if request.delivery.dry_run:
+            return self.describe(request)
+        self.take_seat()
+        return self.generate_seated(request, on_event=on_event, cancelled=cancelled)
+
+    def take_seat(self) -> None:
+        """Reserve the right to call `generate_seated` once. Raises EngineBusyError."""
+        with self._lock:
+            if self._on_gpu >= GPU_SEATS or self._in_flight >= SEATS:
+                raise EngineBusyError
+            self._on_gpu += 1
+            self._in_flight += 1
+
+    def generate_seated(
+        self, request: GenerateRequest, *, on_event: OnEvent, cancelled: Cancelled
+    ) -> GenerateResult:
+        """Do what `generate` does, for a checked request whose seat is taken; the seat is given back."""
+        started = time.monotonic()
+        try:
+            future = self._gpu.submit(self._denoise, request.job, on_event, cancelled)
+            future.add_done_callback(self._leave_gpu)
+            made = _await_gpu(future, cancelled)
+            return self._deliver(request, made, on_event, started=started)
+        finally:
+            with self._lock:
+                self._in_flight -= 1
+
+    def close(self) -> None:
+        """Finish what runs, then end the threads; callers cancel first what they do not want finished."""
+        self._gpu.shutdown(wait=True)
+        self._encoder.shutdown(wait=True)
+
+    def _denoise(self, job: Job, on_event: OnEvent, cancelled: Cancelled) -> _Made:
+        """Run on the GPU thread."""
+        if cancelled():
+            raise GenerationCancelledError(step=0)
+        log.info("job %s: starting", job.job_id)
+        generation = self._pipeline.generate(job, on_progress=on_event, cancelled=cancelled)
+        with self._lock:
+            served, self._served = self._served, self._served + 1
+        return _Made(generation=generation, jobs_served=served)
+
+    def _leave_gpu(self, _: object) -> None:
+        with self._lock:
+            self._on_gpu -= 1
+
+    def _deliver(
+        self, request: GenerateRequest, made: _Made, on_event: OnEvent, *, started: float
+    ) -> GenerateResult:
+        job, generation = request.job, made.generation
+        on_event(ProgressEvent(stage=Stage.MUX))
+        mux_started = time.monotonic()
+        target = self._target(request)
+        media, file = self._encoder.submit(_encode, target, request=request, generation=generation).result()
+        ended = time.monotonic()
+        seconds = generation.seconds.model_copy(
+            update={"mux": ended - mux_started, "engine_total": ended - started}
+        )
+        log.info("job %s: finished in %.2f s", job.job_id, ended - started)
+        return GenerateResult(
+            job_id=job.job_id,
+            output=request.output,
+            job=job.model_dump(mode="json"),
+            notes=[*job.notes, *generation.notes],
+            environment=self._environment,
+            checkpoint=self._pipeline.card().checkpoint,
+            backends=generation.backends,
+            cold=made.jobs_served == 0,
+            jobs_served=made.jobs_served,
+            tokens=generation.tokens,
+            evaluations=generation.evaluations,
+            seconds=seconds,
+            peak_host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux counts in KiB
+            peak_device_bytes=generation.peak_device_bytes,
+            media=media,
+            files=[file],
+        )
+
+    def _target(self, request: GenerateRequest) -> Path:
+        """Return the film's path; a link below the output root must not lead out of it."""
+        target = self._root / request.output
+        if not target.parent.resolve().is_relative_to(self._root) or target.is_dir():
+            raise InvalidRequestError(f"output {request.output!r} is no file below the output root")
+        return target
+
+
+def _await_gpu(future: Future[_Made], cancelled: Cancelled) -> _Made:
+    """Wait for the GPU thread; a job that still waits for its turn leaves the line when it is cancelled."""
+    while not future.done():
+        wait([future], timeout=0.2)
+        if cancelled() and future.cancel():
+            raise GenerationCancelledError(step=0)
+    return future.result()
+
+
+def _encode(
+    target: Path, *, request: GenerateRequest, generation: Generation
+) -> tuple[MediaSummary, OutputFile]:
+    """Run on the encoder thread: the film under its name, or nothing."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    media = encode_mp4(
+        target,
+        frames=generation.frames,
+        waveform=generation.waveform,
+        sample_rate_hz=generation.sample_rate_hz,
+        metadata={"comment": f"h3 job {request.job.job_id} seed {request.job.seed}"},
+    )
+    with target.open("rb") as film:
+        digest = hashlib.file_digest(film, "sha256").hexdigest()
+    size = target.stat().st_size
+    return media, OutputFile(name=request.output, size_bytes=size, sha256=digest)

@@ -1,0 +1,107 @@
+"""Errors of a node, and the one place where any exception becomes what a client reads. Imports no torch."""
+
+from typing import ClassVar, Final
+
+from queue_schemas.errors import EXIT_REFUSED, EXIT_RUNTIME, ErrorCode
+from queue_schemas.events import JobError
+
+_MESSAGE_CHARACTERS: Final = 2_000  # a message must fit an event, whatever a library put into it
+_REFUSALS: Final = frozenset(
+    {
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NOT_IMPLEMENTED,
+        ErrorCode.CHECKPOINT_MISSING,
+        ErrorCode.CHECKPOINT_INVALID,
+        ErrorCode.CHECKPOINT_MISMATCH,
+        ErrorCode.ATTENTION_UNAVAILABLE,
+    }
+)
+
+
+class WorkerError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+
+
+class SettingsError(WorkerError):
+    """Raised when a setting has a value that cannot be meant."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class EngineBusyError(WorkerError):
+    """Raised when the engine has a running and a waiting job already."""
+
+    code = ErrorCode.BUSY
+
+    def __init__(self) -> None:
+        super().__init__("the engine has one job running and one waiting; try again when one has ended")
+
+
+class EngineLostError(WorkerError):
+    """Raised when the engine cannot be reached, or went away in the middle of a job."""
+
+    code = ErrorCode.ENGINE_LOST
+
+
+class EngineStalledError(WorkerError):
+    """Raised when the engine, or the whole job, showed no progress for too long."""
+
+    code = ErrorCode.STALLED
+
+
+class EngineAnswerError(WorkerError):
+    """Raised when the engine answered a job with an error; `error` is its answer, word for word."""
+
+    def __init__(self, error: JobError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class JobFailedError(WorkerError):
+    """Raised when a run has ended badly; its manifest holds the same error."""
+
+    def __init__(self, error: JobError) -> None:
+        super().__init__(f"{error.code}: {error.message}")
+        self.error = error
+
+
+class EntryRefusedError(WorkerError):
+    """Raised when a queue entry is nothing that this project submits: other task, too large, malformed."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class NodeStartError(WorkerError):
+    """Raised when a part of the node does not come up, or is gone for good; `exit_code` is the command's."""
+
+    def __init__(self, message: str, *, exit_code: int = EXIT_RUNTIME) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def job_error(error: BaseException) -> JobError:
+    """Turn any exception into a code, a sentence and whether a retry can help."""
+    if isinstance(error, EngineAnswerError | JobFailedError):
+        return error.error
+    code = error_code(error)
+    known = isinstance(getattr(error, "code", None), ErrorCode)
+    message = str(error) if known else f"{type(error).__name__}: {error}"
+    return JobError(code=code, message=message[:_MESSAGE_CHARACTERS], retryable=code.retryable)
+
+
+def error_code(error: BaseException) -> ErrorCode:
+    code = getattr(error, "code", None)
+    if isinstance(code, ErrorCode):
+        return code
+    # torch.OutOfMemoryError by name: whoever asks may have no torch.
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return ErrorCode.OUT_OF_MEMORY if names & {"OutOfMemoryError", "MemoryError"} else ErrorCode.INTERNAL
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of a command that ends with `error`: refused input or a failure."""
+    if isinstance(error, NodeStartError):
+        return error.exit_code
+    return EXIT_REFUSED if error_code(error) in _REFUSALS else EXIT_RUNTIME

@@ -1,0 +1,53 @@
+"""The machine and the software, for `GET /ready` and the record. Imports no torch."""
+
+import functools
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+from model.base import PipelineCard
+from queue_schemas.benchmark import Environment
+
+_PACKAGES = ("h3-blackwell-runtime", "av", "numpy", "fastapi", "uvicorn")
+
+
+def node_name() -> str:
+    return platform.node() or "unnamed"
+
+
+def describe_machine(card: PipelineCard, *, node: str) -> Environment:
+    """Return the environment block of everything that this engine makes."""
+    return Environment(
+        node=node,
+        device=card.device,
+        driver=card.driver,
+        platform=platform.platform(),
+        python=platform.python_version(),
+        versions=package_versions() | {name: str(version) for name, version in card.versions.items()},
+        git_commit=git_commit(),
+    )
+
+
+def package_versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # run from a source tree, or without an extra: no version to report
+    return found
+
+
+@functools.cache
+def git_commit() -> str | None:
+    """Return the commit of the source tree this runs from; None for an installed copy or without git."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

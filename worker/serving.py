@@ -1,0 +1,81 @@
+"""The engine's process: listen at once, load in a thread, serve until a signal, unload, exit.
+
+`GET /ready` answers from the first second, with what the loader is doing, so a supervisor sees progress
+instead of silence. When loading fails the process ends with the loader's error.
+"""
+
+import logging
+import signal
+import socket
+import threading
+
+import uvicorn
+
+from worker.errors import SettingsError, WorkerError
+from worker.service import Doors, EngineSlot, Loader, make_app
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 10
+"""How long open requests may still run after a signal; those left are cancelled at their next step."""
+
+
+class PortTakenError(WorkerError):
+    """Raised when the address that the engine should listen on cannot be had."""
+
+
+def serve(load: Loader, *, host: str, port: int, api_token: str | None) -> None:
+    """Serve until SIGTERM or SIGINT. Raises SettingsError, PortTakenError, and whatever `load` raised."""
+    doors = Doors(host=host, api_token=api_token)
+    if not doors.on_loopback and not api_token:
+        raise SettingsError(
+            f"an engine on {host} is open to the network: set H3_API_TOKEN, or listen on 127.0.0.1"
+        )
+    listener = _listen(host, port)
+    slot = EngineSlot()
+    config = uvicorn.Config(
+        make_app(slot, doors=doors),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    server = uvicorn.Server(config)
+    failures: list[Exception] = []
+    threading.Thread(target=_load, args=(load, slot, server, failures), name="load", daemon=True).start()
+    # uvicorn raises the signal again once it has stopped; that must not end the process before the engine.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    server.run(sockets=[listener])
+    if slot.engine is not None:
+        slot.engine.close()
+    if failures:
+        raise failures[0]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise PortTakenError(
+            f"cannot listen on {host}:{port} ({error.strerror}); "
+            "stop what listens there, or set H3_PORT / --port"
+        ) from None
+    return listener
+
+
+def _load(load: Loader, slot: EngineSlot, server: uvicorn.Server, failures: list[Exception]) -> None:
+    def tell(message: str) -> None:
+        log.info("%s", message)
+        slot.message = message
+
+    try:
+        slot.engine = load(tell)
+        log.info("ready")
+    except Exception as error:  # told by the main thread, which ends the process with it
+        failures.append(error)
+        server.should_exit = True

@@ -1,0 +1,124 @@
+"""Settings of a node's processes. The only file of this package that reads the environment."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from broker.connection import show_address
+from broker.errors import BrokerError
+from broker.keys import DEFAULT_FLEET, check_fleet
+from queue_schemas.environment import check_environment
+from queue_schemas.errors import SchemaError
+from storage.errors import StorageError
+from storage.uri import open_store
+from worker.errors import SettingsError
+
+DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
+DEFAULT_STORAGE_URL: Final = "./outputs"
+DEFAULT_OUTPUT_DIR: Final = Path("outputs/engine")
+DEFAULT_PORT: Final = 8033
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the environment says; options of a command replace single fields. A bad value is refused here."""
+
+    redis_url: str = field(default=DEFAULT_REDIS_URL, repr=False)  # may hold a password
+    storage_url: str = DEFAULT_STORAGE_URL
+    models_dir: Path | None = None
+    tokenizer_dir: Path | None = None
+    checkpoint: str | None = None
+    output_dir: Path = DEFAULT_OUTPUT_DIR
+    port: int = DEFAULT_PORT
+    """0 lets the supervisor choose a free one."""
+    engine_url: str | None = None
+    """An engine that already runs on this machine; the node then starts none."""
+    api_token: str | None = field(default=None, repr=False)
+    fleet: str = DEFAULT_FLEET
+
+    def __post_init__(self) -> None:
+        try:
+            show_address(self.redis_url)
+            check_fleet(self.fleet)
+            open_store(self.storage_url)
+        except (BrokerError, StorageError) as error:
+            raise SettingsError(str(error)) from None
+        if not 0 <= self.port <= 65_535:
+            raise SettingsError(f"port {self.port}: a port lies between 0 and 65535")
+        if self.engine_url is not None:
+            _check_engine_url(self.engine_url)
+        if self.api_token is not None and not (self.api_token.isascii() and self.api_token.isprintable()):
+            raise SettingsError("H3_API_TOKEN must be printable ASCII, since it travels in a header")
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> tuple[Settings, list[str]]:
+    """Return the settings and one warning per unknown `H3_*` name. Raises SettingsError."""
+    environ = os.environ if environ is None else environ
+    try:
+        warnings = check_environment(environ)
+    except SchemaError as error:
+        raise SettingsError(str(error)) from None
+    values: dict[str, str] = {name: value for name, value in environ.items() if value}
+    settings = Settings(
+        redis_url=values.get("H3_REDIS_URL", DEFAULT_REDIS_URL),
+        storage_url=values.get("H3_STORAGE_URL", DEFAULT_STORAGE_URL),
+        models_dir=_path(values.get("H3_MODELS_DIR")),
+        tokenizer_dir=_path(values.get("H3_TOKENIZER_DIR")),
+        checkpoint=values.get("H3_CHECKPOINT"),
+        output_dir=_path(values.get("H3_OUTPUT_DIR")) or DEFAULT_OUTPUT_DIR,
+        port=_port(values.get("H3_PORT")),
+        engine_url=values.get("H3_ENGINE_URL"),
+        api_token=values.get("H3_API_TOKEN"),
+        fleet=values.get("H3_FLEET", DEFAULT_FLEET),
+    )
+    return settings, warnings
+
+
+def child_environment(settings: Settings) -> dict[str, str]:
+    """Return the environment for a child: this process's own, with `settings` written in.
+
+    Secrets travel this way and never as arguments, which every user of the machine can read.
+    """
+    named: dict[str, str | None] = {
+        "H3_REDIS_URL": settings.redis_url,
+        "H3_STORAGE_URL": settings.storage_url,
+        "H3_MODELS_DIR": _text(settings.models_dir),
+        "H3_TOKENIZER_DIR": _text(settings.tokenizer_dir),
+        "H3_CHECKPOINT": settings.checkpoint,
+        "H3_OUTPUT_DIR": str(settings.output_dir),
+        "H3_PORT": str(settings.port),
+        "H3_ENGINE_URL": settings.engine_url,
+        "H3_API_TOKEN": settings.api_token,
+        "H3_FLEET": settings.fleet,
+    }
+    kept = {name: value for name, value in os.environ.items() if name not in named}
+    return kept | {name: value for name, value in named.items() if value is not None}
+
+
+def _path(value: str | None) -> Path | None:
+    return Path(value).expanduser() if value else None
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _port(value: str | None) -> int:
+    if value is None:
+        return DEFAULT_PORT
+    if not value.isdecimal() or not value.isascii():
+        raise SettingsError(f"H3_PORT is {value!r}; write a number, for example {DEFAULT_PORT}")
+    return int(value)
+
+
+def _check_engine_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise SettingsError(f"the engine address {url!r} is none; write http://127.0.0.1:{DEFAULT_PORT}")
