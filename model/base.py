@@ -34,6 +34,7 @@ class Generation:
     seconds: Seconds
     peak_device_bytes: int | None = None
     notes: list[str] = field(default_factory=list)
+    """What a person should know beyond the job's own notes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ HTTP.
 Shapes: L text rows; latents as in `latents.py`; F frames of H × W pixels; N samples per channel.
 """
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,8 @@ VAE_DTYPES: Final = {VaeDtype.FLOAT16: torch.float16, VaeDtype.FLOAT32: torch.fl
 H3_TINY_DIR: Final = Path("outputs") / H3_TINY
 """Below the working folder, where a person sees it."""
 
+log = logging.getLogger(__name__)
+
 
 class H3Pipeline:
     """Owns the resident models of one device. One `generate` at a time; the engine sees to that."""
@@ -51,17 +54,18 @@ class H3Pipeline:
     def __init__(self, models: Models, files: ResidentFiles, *, device: torch.device) -> None:
         self.models, self.files, self.device = models, files, device
         self._checkpoint = checkpoint_set(files, tokenizer_identity=models.tokenizer.identity)
+        self._facts = device_facts(device)
+        self._auto_attention, _ = resolve_attention("auto", device)
+        log.info("attention auto on %s is %s", device, self._auto_attention)
 
     def card(self) -> PipelineCard:
-        attention, _ = resolve_attention("auto", self.device)
-        facts = device_facts(self.device)
         return PipelineCard(
             checkpoint=self._checkpoint,
-            backends=self._backends(attention),
+            backends=self._backends(self._auto_attention),
             attention_backends=available_attention(self.device),
-            device=facts.device,
-            driver=facts.driver,
-            versions=facts.versions,
+            device=self._facts.device,
+            driver=self._facts.driver,
+            versions=self._facts.versions,
         )
 
     def check(self, job: Job) -> None:
@@ -109,7 +113,6 @@ class H3Pipeline:
             backends=self._backends(attention_name),
             seconds=clock.seconds(denoise_steps=denoised.step_seconds),
             peak_device_bytes=peak_memory(self.device),
-            notes=job.notes,
         )
 
     def _condition(

@@ -3,8 +3,6 @@
 `auto` is the only name that chooses; any other name gives exactly that backend or an error.
 """
 
-import logging
-
 import torch
 
 from model.attention.base import AttentionFn
@@ -12,8 +10,6 @@ from model.attention.sdpa import sdpa
 from model.errors import AttentionUnavailableError
 
 AUTO = "auto"
-
-log = logging.getLogger(__name__)
 
 
 def backends(device: torch.device) -> dict[str, AttentionFn]:
@@ -35,6 +31,4 @@ def resolve_attention(name: str, device: torch.device) -> tuple[str, AttentionFn
     actual = next(iter(found)) if name == AUTO else name
     if actual not in found:
         raise AttentionUnavailableError(name, available=list(found))
-    if name == AUTO:
-        log.info("attention auto on %s is %s", device, actual)
     return actual, found[actual]

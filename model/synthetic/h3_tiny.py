@@ -1,7 +1,7 @@
 """`h3-tiny`: the whole resident set in ComfyUI's folder layout, a few megabytes of random weights.
 
 Every format, name and shape rule is that of the published files (pruned bf16 transformer, bf16 text encoder,
-fp16 video VAE, fp32 audio VAE); only the sizes are small. Films made with it are coloured noise.
+fp16 video VAE, fp32 audio VAE); only the sizes are small. Films made with it are drifting coloured blotches.
 """
 
 import logging
@@ -27,7 +27,7 @@ from model.video_vae import VideoDecoder
 
 H3_TINY: Final = "h3-tiny"
 STAMP: Final = "recipe.txt"
-RECIPE: Final = "1"
+RECIPE: Final = "2"
 """Raised whenever the bytes change; a folder written by another recipe is written again."""
 SEED: Final = 20_260_801
 VIDEO_ENCODER_WIDTHS: Final = (32, 64, 64, 96, 96, 128)

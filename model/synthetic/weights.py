@@ -8,12 +8,14 @@ import math
 import zlib
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from model.dit.rope import inverse_frequencies
 
 NORM_SPREAD = 0.1
 BIAS_SPREAD = 0.02
+PATCH_CHANNELS, PATCH_FRAMES = 3, 4
 
 
 def random_tensor(name: str, shape: tuple[int, ...], *, seed: int) -> Tensor:
@@ -22,6 +24,8 @@ def random_tensor(name: str, shape: tuple[int, ...], *, seed: int) -> Tensor:
     if fixed is not None:
         return fixed
     generator = torch.Generator().manual_seed(seed ^ zlib.crc32(name.encode()))
+    if name == "decoder.proj_out.weight":
+        return _smooth_patches(shape, generator) / math.sqrt(shape[1])
     noise = torch.randn(shape, generator=generator)
     centre, spread = _distribution(name, shape)
     return centre + spread * noise
@@ -47,6 +51,14 @@ def _fixed(name: str, shape: tuple[int, ...]) -> Tensor | None:
     if name.endswith(("zero_k_bias", "mask_token")):
         return torch.zeros(shape)
     return None
+
+
+def _smooth_patches(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Rows of a patch's 3 × 4 × 16 × 16 values that vary slowly over it, so a film is no pixel noise."""
+    pixels = math.isqrt(shape[0] // (PATCH_CHANNELS * PATCH_FRAMES))
+    coarse = torch.randn((PATCH_CHANNELS, shape[1], 2, 3, 3), generator=generator)
+    smooth = F.interpolate(coarse, size=(PATCH_FRAMES, pixels, pixels), mode="trilinear", align_corners=True)
+    return smooth.permute(0, 2, 3, 4, 1).reshape(shape)
 
 
 def _is_norm(name: str) -> bool:
