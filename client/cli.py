@@ -88,7 +88,7 @@ def sweep(
     """
     base = _with_frames(fields)
     chosen = parse_seeds(seeds, base_seed=base.pop("seed", None))
-    handle = session.client.sweep_lines(read_prompts(prompts), chosen, fields=base)
+    handle = session.client.sweep_named(read_prompts(prompts), chosen, fields=base)
     return _after_submit(session, handle, follow=follow)
 
 

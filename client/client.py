@@ -85,16 +85,17 @@ class H3Client:
         self, prompts: Sequence[str], seeds: Sequence[int], *, fields: Mapping[str, Any] | None = None
     ) -> SweepHandle:
         """Queue every prompt with every seed, all sharing `fields`. Raises what `submit` raises."""
-        return self.sweep_lines(list(enumerate(prompts, start=1)), seeds, fields=fields)
+        named = [(f"prompt {number}", prompt) for number, prompt in enumerate(prompts, start=1)]
+        return self.sweep_named(named, seeds, fields=fields)
 
-    def sweep_lines(
+    def sweep_named(
         self,
-        prompts: Sequence[tuple[int, str]],
+        prompts: Sequence[tuple[str, str]],
         seeds: Sequence[int],
         *,
         fields: Mapping[str, Any] | None = None,
     ) -> SweepHandle:
-        """`sweep` for prompts that carry their line number, which errors and labels then name."""
+        """`sweep` for (name, prompt) pairs; errors and labels say the name."""
         return self._submit(expand(prompts, seeds=seeds, fields=fields or {}))
 
     def find(self, name: str) -> SweepHandle | RunHandle:

@@ -106,7 +106,8 @@ def run_demo(session: Session, *, folder: Path, fresh: bool, command: Sequence[s
 def _runs(store: ArtifactStore) -> list[RunHandle]:
     """Return the four runs in order, each at its newest generation, DONE where that has succeeded."""
     runs = []
-    for label, fields in expand(list(enumerate(PROMPTS, start=1)), seeds=SEEDS, fields=FIELDS):
+    named = [(f"prompt {number}", prompt) for number, prompt in enumerate(PROMPTS, start=1)]
+    for label, fields in expand(named, seeds=SEEDS, fields=FIELDS):
         job = build_job(fields)
         manifest = latest_manifest(store, job.job_id)
         done = manifest is not None and manifest.status is JobStatus.SUCCEEDED
@@ -161,12 +162,15 @@ def _conclude(session: Session, folder: Path, *, already_done: bool, seconds: fl
         for status in statuses.values()
         if status.manifest is not None
     }
-    entries = [run_line(run, status=statuses[run.run_id], result=results.get(run.run_id)) for run in runs]
     succeeded = sum(status.status is JobStatus.SUCCEEDED for status in statuses.values())
     counts = {"succeeded": succeeded, "failed": len(runs) - succeeded, "seconds": round(seconds, 3)}
     summary = folder / "summary.json"
     if not (already_done and summary.is_file()):
-        text = json.dumps({**counts, "weights": "random", "runs": entries}, indent=2)
+        entries = [
+            run_line(replace(run, outcome=None), status=statuses[run.run_id], result=results.get(run.run_id))
+            for run in runs
+        ]
+        text = json.dumps({**counts, "folder": str(folder), "weights": "random", "runs": entries}, indent=2)
         store.put_bytes(summary.name, f"{text}\n".encode())
 
     console = _console(session)

@@ -21,7 +21,7 @@ from client.errors import DemoError
 from client.settings import environment_without_settings
 
 START_SECONDS = 60.0
-STOP_SECONDS = 15.0
+STOP_SECONDS = 30.0
 """A node that has not ended so long after being asked is killed; its children are tied to it."""
 _LOG_TAIL_LINES = 5
 
@@ -49,7 +49,7 @@ def node_command(folder: Path, scratch: Path) -> list[str]:
     # worker.lifeline: the supervisor is killed by the kernel should the demo be killed itself.
     tied = [sys.executable, "-m", "worker.lifeline", str(os.getpid())]
     run = [str(worker), "run", "--embedded", "--storage", str(folder), "--port", "0"]
-    return [*tied, *run, "--output-dir", str(scratch)]
+    return [*tied, *run, "--output-dir", str(scratch), "--drain-seconds", "1"]
 
 
 @contextmanager

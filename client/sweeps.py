@@ -19,8 +19,8 @@ from queue_schemas.sweeps import Sweep, SweepRun
 _PROMPTS_FILE_BYTES = 64 * 1024 * 1024
 
 
-def read_prompts(path: Path) -> list[tuple[int, str]]:
-    """Return (line number, prompt) for every line but blank ones and those that start with `#`.
+def read_prompts(path: Path) -> list[tuple[str, str]]:
+    """Return (`line 3`, prompt) for every line but blank ones and those that start with `#`.
 
     Spaces around a prompt are dropped. Raises SweepInputError, naming the line.
     """
@@ -38,7 +38,7 @@ def read_prompts(path: Path) -> list[tuple[int, str]]:
         except UnicodeDecodeError as error:
             raise SweepInputError(f"{path}, line {number}: not UTF-8 ({error.reason})") from None
         if text and not text.startswith("#"):
-            prompts.append((number, text))
+            prompts.append((f"line {number}", text))
     if not prompts:
         raise SweepInputError(f"{path} holds no prompt; write one per line")
     return prompts
@@ -79,18 +79,18 @@ def draw_seeds(count: int, *, base_seed: int | None) -> list[int]:
 
 
 def expand(
-    prompts: Sequence[tuple[int, str]], *, seeds: Sequence[int], fields: Mapping[str, Any]
+    prompts: Sequence[tuple[str, str]], *, seeds: Sequence[int], fields: Mapping[str, Any]
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return (label, job fields) of every run: all seeds of the first prompt, then of the next.
 
-    A label names the prompt's line and the seed. Raises SweepInputError.
+    Prompts come with a name, `line 3`; a label is that and the seed. Raises SweepInputError.
     """
     if len(prompts) * len(seeds) > limits.SWEEP_RUNS:
         asked = f"{len(prompts):,} prompts x {len(seeds):,} seeds"
         raise SweepInputError(f"{asked} are more than the {limits.SWEEP_RUNS:,} runs a sweep may have")
     return [
-        (f"line {number}, seed {seed}", {**fields, "prompt": prompt, "seed": seed})
-        for number, prompt in prompts
+        (f"{name}, seed {seed}", {**fields, "prompt": prompt, "seed": seed})
+        for name, prompt in prompts
         for seed in seeds
     ]
 

@@ -9,7 +9,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -109,12 +109,9 @@ class JobFields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _preset_supplies_schedule(cls, data: Any) -> Any:
-        if (
-            isinstance(data, Mapping)
-            and "schedule" not in data
-            and data.get("conventions") in PRESET_SCHEDULE
-        ):
-            return {**data, "schedule": PRESET_SCHEDULE[data["conventions"]]}
+        named = data.get("conventions") if isinstance(data, Mapping) and "schedule" not in data else None
+        if isinstance(named, str) and named in PRESET_SCHEDULE:  # anything else is refused further on
+            return {**data, "schedule": PRESET_SCHEDULE[ConventionsName(named)]}
         return data
 
     @field_validator("prompt")
@@ -255,9 +252,9 @@ def infer_workflow(fields: Mapping[str, Any]) -> str:
     """
     named = fields.get("workflow")
     if named is not None:
-        if named not in WORKFLOWS:
+        if not isinstance(named, str) or named not in WORKFLOWS:
             raise InvalidRequestError(f"workflow: {named!r} is none of {', '.join(WORKFLOWS)}")
-        return cast(str, named)
+        return named
     keyframes = any(fields.get(name) is not None for name in ("first_frame", "last_frame"))
     if fields.get("references") and keyframes:
         raise InvalidRequestError("references and keyframes exclude each other; name one kind")

@@ -72,8 +72,9 @@ def load_json_object(text: str | bytes, *, limit_bytes: int) -> dict[str, Any]:
 
     Raises InvalidRequestError.
     """
-    if len(text) > limit_bytes:
-        raise InvalidRequestError(f"{len(text):,} bytes of JSON; at most {limit_bytes:,} are accepted")
+    size = len(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"))
+    if size > limit_bytes:
+        raise InvalidRequestError(f"{size:,} bytes of JSON; at most {limit_bytes:,} are accepted")
     try:
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_pairs)
     except (ValueError, RecursionError) as error:
