@@ -113,7 +113,7 @@ def follow(
     name: Annotated[str, typer.Argument(help="A run or a sweep.", metavar="SWEEP_OR_RUN")],
 ) -> int:
     """Follow runs that were submitted before, until the last one has ended."""
-    return follow_to_end(session, session.client.find(name))
+    return _follow_to_end(session, session.client.find(name))
 
 
 @command(
@@ -156,31 +156,35 @@ def demo(
 
 
 def _after_submit(session: Session, handle: RunHandle | SweepHandle, *, follow: bool) -> int:
-    notes = handle.notes
-    for note in notes:
-        session.note(note)
     if follow:
-        return follow_to_end(session, handle)
+        return _follow_to_end(session, handle)
+    _tell_notes(session, handle)
     session.console.print(f"{count_outcomes(handle)}; follow with: h3 follow {handle.sweep_id}")
     session.emit(submitted_line(handle))
     return EXIT_OK
 
 
-def follow_to_end(session: Session, handle: RunHandle | SweepHandle) -> int:
+def _follow_to_end(session: Session, handle: RunHandle | SweepHandle) -> int:
     """Show progress until every run has ended, then the result; leaving early leaves the jobs alone."""
-    from client.show import FollowView  # noqa: PLC0415 - only where runs are followed
-
-    statuses: dict[str, RunStatus] = {}
     try:
+        from client.show import FollowView  # noqa: PLC0415 - only where runs are followed
+
+        _tell_notes(session, handle)
+        statuses: dict[str, RunStatus] = {}
         with FollowView(session.console, handle.runs) as view:
             for status in session.client.follow(handle):
                 statuses[status.run_id] = status
                 view.update(status)
+        return report(session, handle, statuses)
     except KeyboardInterrupt:
         name = handle.sweep_id or handle.runs[0].run_id
         say(f"interrupted; the jobs go on. See them again with: h3 follow {name}")
         return EXIT_INTERRUPTED
-    return report(session, handle, statuses)
+
+
+def _tell_notes(session: Session, handle: RunHandle | SweepHandle) -> None:
+    for note in handle.notes:
+        session.note(note)
 
 
 def _with_frames(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,168 @@
+"""A fleet whose node is a few lines: it takes entries from a real queue and writes real manifests."""
+
+import json
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from broker import keys
+from broker.nodes import announce
+from broker.progress import write_progress
+from client.client import H3Client
+from queue_schemas.benchmark import BenchmarkRecord, Seconds
+from queue_schemas.errors import ErrorCode
+from queue_schemas.events import JobError, JobStatus, ProgressEvent, Stage
+from queue_schemas.jobs import build_job
+from queue_schemas.nodes import NodeCard
+from queue_schemas.results import Manifest
+from storage.layout import attempt_prefix, manifest_key
+from storage.local import LocalStore
+
+
+class FakeNode:
+    """Ends queued runs on request, as a worker would: record, then manifest, then the queue's own status."""
+
+    def __init__(self, redis_url: str, storage: Path) -> None:
+        self.connection = redis.Redis.from_url(redis_url)
+        self.store = LocalStore(storage)
+        self.failing: set[str] = set()
+        """Prompts whose runs fail."""
+
+    def announce(self, *checkpoints: str) -> None:
+        for name in checkpoints:
+            card = NodeCard(
+                node=f"node-{name}",
+                checkpoint=name,
+                weights="random",
+                device="cpu",
+                attention_backends=["sdpa"],
+                started_at="2026-01-01T00:00:00Z",
+            )
+            announce(self.connection, card, ttl_seconds=60)
+
+    def queued(self) -> list[dict[str, Any]]:
+        """The runs that lie in the queue, oldest first: run_id, generation and job."""
+        entries = self.connection.lrange(keys.queue_key("h3"), 0, -1)
+        return [self._call(entry.decode()) for entry in entries]
+
+    def begin(self) -> dict[str, Any] | None:
+        """Take the oldest entry and call it running, in the second of four steps."""
+        raw = self.connection.lpop(keys.queue_key("h3"))
+        if raw is None:
+            return None
+        entry = raw.decode()
+        self.connection.hset(keys.entry_key(entry), "status", "started")
+        event = ProgressEvent(stage=Stage.DENOISE, step=2, steps=4, seconds=1.5)
+        write_progress(self.connection, entry, event=event)
+        return self._call(entry)
+
+    def end(self, call: dict[str, Any]) -> Manifest:
+        failed = call["job"]["prompt"] in self.failing
+        manifest = _end_run(self.store, call["job"], generation=call["generation"], failed=failed)
+        entry = keys.entry_id(call["run_id"], call["generation"])
+        self.connection.hset(keys.entry_key(entry), "status", "failed" if failed else "finished")
+        return manifest
+
+    def run_all(self) -> None:
+        while (call := self.begin()) is not None:
+            self.end(call)
+
+    def _call(self, entry: str) -> dict[str, Any]:
+        data = self.connection.hget(keys.entry_key(entry), "data")
+        assert isinstance(data, bytes)
+        call: dict[str, Any] = json.loads(zlib.decompress(data))[3]
+        return call
+
+
+def _end_run(
+    store: LocalStore, job: dict[str, Any], *, generation: int = 1, failed: bool = False
+) -> Manifest:
+    """Write what a worker leaves of one run: film, record, manifest."""
+    job_id = build_job(job).job_id
+    error = JobError(code=ErrorCode.STALLED, message="no step ended", retryable=True) if failed else None
+    status = JobStatus.FAILED if failed else JobStatus.SUCCEEDED
+    prefix = attempt_prefix(job_id, generation, 1)
+    record = BenchmarkRecord(
+        run_id=job_id,
+        job_id=job_id,
+        generation=generation,
+        attempt=1,
+        status=status,
+        error=error,
+        request=job,
+        seconds=Seconds(total=2.5, denoise_steps=[0.5, 0.25]),
+        started_at="2026-01-01T00:00:00Z",
+        finished_at="2026-01-01T00:00:03Z",
+    )
+    data = record.model_dump_json().encode()
+    files = {"benchmark": store.put_bytes(f"{prefix}/benchmark.json", data)}
+    if not failed:
+        files["video"] = store.put_bytes(f"{prefix}/video.mp4", b"film")
+    manifest = Manifest(
+        run_id=job_id,
+        job_id=job_id,
+        generation=generation,
+        attempt=1,
+        status=status,
+        error=error,
+        files=files,
+        finished_at="2026-01-01T00:00:03Z",
+    )
+    assert store.put_if_absent(manifest_key(job_id, generation), manifest.model_dump_json().encode())
+    return manifest
+
+
+def _make_job(**fields: Any) -> dict[str, Any]:
+    """A complete small job, as JSON values."""
+    complete = {"prompt": "a fox", "seed": 7, "checkpoint": "h3-tiny", "width": 64, "height": 64}
+    return build_job({**complete, "frames": 5, "steps": 2, **fields}).model_dump(mode="json")
+
+
+@pytest.fixture
+def end_run() -> Callable[..., Manifest]:
+    return _end_run
+
+
+@pytest.fixture
+def make_job() -> Callable[..., dict[str, Any]]:
+    return _make_job
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def client(redis_url: str, storage: Path) -> H3Client:
+    return H3Client(redis_url=redis_url, storage_url=str(storage))
+
+
+@pytest.fixture
+def node(redis_url: str, storage: Path) -> Iterator[FakeNode]:
+    fake = FakeNode(redis_url, storage)
+    with fake.connection:
+        yield fake
+
+
+@pytest.fixture
+def working_node(node: FakeNode) -> Iterator[FakeNode]:
+    """A node that ends whatever is queued, in a thread of its own, until the test ends."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.wait(0.02):
+            node.run_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield node
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,445 @@
+"""`H3Client` against a real Redis, a real folder, and a node that ends what is queued."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from broker.errors import QueueAddressError, QueueEntryError, QueueUnavailableError
+from client.client import H3Client
+from client.errors import CheckpointChoiceError, DamagedArtifactError, UnknownRunError
+from client.handle import Outcome
+from queue_schemas.errors import ErrorCode, InvalidRequestError, NotImplementedWorkflowError
+from queue_schemas.events import JobStatus, Stage
+from queue_schemas.jobs import build_job
+from queue_schemas.results import Manifest
+from queue_schemas.sweeps import Sweep
+from storage.errors import StorageAddressError, StorageUnavailableError
+from storage.layout import manifest_key, sweep_key
+from storage.local import LocalStore
+
+if TYPE_CHECKING:
+    from tests.client.conftest import FakeNode
+
+MakeJob = Callable[..., dict[str, Any]]
+EndRun = Callable[..., Manifest]
+
+
+def nothing_written(storage: Path) -> bool:
+    return not storage.exists()
+
+
+def test_a_submitted_job_is_queued_as_the_only_run_of_a_sweep_in_storage(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    node.announce("h3-tiny")
+
+    handle = client.submit(make_job())
+
+    assert (handle.outcome, handle.generation, handle.notes) == (
+        Outcome.QUEUED,
+        1,
+        ("untrained: 5 frames; trained on 124 to 362",),
+    )
+    (queued,) = node.queued()
+    assert queued == {"run_id": handle.run_id, "generation": 1, "job": make_job()}
+    assert handle.sweep_id is not None
+    stored = client.store.read_bytes(sweep_key(handle.sweep_id), limit_bytes=10_000)
+    assert stored is not None
+    (run,) = Sweep.model_validate_json(stored).runs
+    assert (run.run_id, run.job) == (handle.run_id, make_job())
+
+
+def test_a_job_object_and_its_fields_are_the_same_run(client: H3Client, make_job: MakeJob) -> None:
+    first = client.submit(build_job(make_job()))
+    second = client.submit(make_job())
+
+    assert first.run_id == second.run_id == build_job(make_job()).job_id
+    assert (first.outcome, second.outcome) == (Outcome.QUEUED, Outcome.JOINED)
+
+
+def test_a_run_that_succeeded_is_answered_from_its_manifest(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    client.submit(make_job())
+    node.run_all()
+    node.connection.flushall()
+
+    again = client.submit(make_job())
+
+    assert (again.outcome, again.generation) == (Outcome.DONE, 1)
+    assert node.queued() == []
+    assert client.get(again.run_id).status is JobStatus.SUCCEEDED
+    (result,) = client.results(again)
+    assert result.video == client.store.locate(f"runs/{again.run_id}/1/attempts/1/video.mp4")
+
+
+def test_a_run_that_failed_is_queued_as_its_next_generation(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    node.failing = {"a fox"}
+    client.submit(make_job())
+    node.run_all()
+
+    second = client.submit(make_job())
+    node.run_all()
+    node.failing = set()
+    third = client.submit(make_job())
+    node.run_all()
+
+    assert (second.outcome, second.generation) == (Outcome.QUEUED, 2)
+    assert (third.outcome, third.generation) == (Outcome.QUEUED, 3)
+    assert client.get(third.run_id).status is JobStatus.SUCCEEDED
+    assert client.submit(make_job()).generation == 3
+
+
+def test_a_missing_seed_is_drawn_and_told(client: H3Client, make_job: MakeJob) -> None:
+    fields = make_job()
+    del fields["seed"]
+
+    first, second = client.submit(fields), client.submit(fields)
+
+    assert first.job is not None
+    assert second.job is not None
+    assert first.job.seed != second.job.seed
+
+
+def test_the_only_served_checkpoint_is_taken_when_none_is_named(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    fields = make_job()
+    del fields["checkpoint"]
+    node.announce("h3-night")
+
+    handle = client.submit(fields)
+
+    assert handle.job is not None
+    assert handle.job == build_job({**fields, "checkpoint": "h3-night"})
+
+
+def test_no_checkpoint_is_guessed_where_none_or_several_are_served(
+    client: H3Client, node: "FakeNode", make_job: MakeJob, storage: Path
+) -> None:
+    fields = make_job()
+    del fields["checkpoint"]
+
+    with pytest.raises(CheckpointChoiceError, match="no live node serves any; name one with --checkpoint"):
+        client.submit(fields)
+    node.announce("h3-a", "h3-b")
+    with pytest.raises(CheckpointChoiceError, match="live nodes serve h3-a, h3-b"):
+        client.submit(fields)
+
+    assert node.queued() == []
+    assert nothing_written(storage)
+
+
+def test_the_settings_checkpoint_and_defaults_fill_what_the_job_leaves_out(
+    redis_url: str, storage: Path, make_job: MakeJob
+) -> None:
+    client = H3Client(
+        redis_url=redis_url,
+        storage_url=str(storage),
+        checkpoint="h3-own",
+        job_defaults={"vae_dtype": "float32", "vae_tile_size": 512},
+    )
+
+    handle = client.submit({"prompt": "a fox", "vae_tile_size": 256})
+
+    assert handle.job is not None
+    assert (handle.job.checkpoint, handle.job.vae_dtype, handle.job.vae_tile_size) == (
+        "h3-own",
+        "float32",
+        256,
+    )
+
+
+def test_a_job_that_no_live_node_serves_is_queued_with_a_note(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    node.announce("other")
+
+    handle = client.submit(make_job())
+
+    assert handle.outcome is Outcome.QUEUED
+    assert "no live node serves checkpoint 'h3-tiny'" in handle.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ({"step": 4}, r"unknown field 'step' \(did you mean 'steps'\?\)"),
+        ({"frames": 100}, "the nearest are 90 and 107"),
+        ({"width": 100}, "the nearest are 96 and 128"),
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"prompt": "x" * 7_001}, "7,001 characters"),
+    ],
+)
+def test_a_faulty_job_is_refused_before_redis_is_touched(
+    storage: Path, make_job: MakeJob, fault: dict[str, Any], sentence: str
+) -> None:
+    client = H3Client(redis_url="redis://127.0.0.1:1/0", storage_url=str(storage))
+
+    with pytest.raises(InvalidRequestError, match=sentence):
+        client.submit({**make_job(), **fault})
+
+    assert nothing_written(storage)
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"first_frame": "a.png"}, {"references": [{"kind": "image", "source": "a.png"}]}]
+)
+def test_a_workflow_that_is_only_declared_is_refused_and_nothing_is_queued(
+    client: H3Client, node: "FakeNode", storage: Path, inputs: dict[str, Any]
+) -> None:
+    with pytest.raises(NotImplementedWorkflowError, match="use 't2va'") as caught:
+        client.submit({"prompt": "a fox", "checkpoint": "h3", **inputs})
+
+    assert caught.value.code is ErrorCode.NOT_IMPLEMENTED
+    assert node.queued() == []
+    assert nothing_written(storage)
+
+
+def test_one_faulty_prompt_of_a_sweep_is_named_and_nothing_is_queued(
+    client: H3Client, node: "FakeNode", storage: Path
+) -> None:
+    with pytest.raises(InvalidRequestError, match=r"prompt 2, seed 1: prompt: 7,001 characters"):
+        client.sweep(["a", "x" * 7_001], [1], fields={"checkpoint": "h3"})
+
+    assert node.queued() == []
+    assert nothing_written(storage)
+
+
+def test_an_unreachable_redis_is_named_with_a_remedy_and_nothing_is_written(
+    storage: Path, make_job: MakeJob
+) -> None:
+    client = H3Client(redis_url="redis://127.0.0.1:1/0", storage_url=str(storage))
+
+    with pytest.raises(QueueUnavailableError, match=r"127\.0\.0\.1:1 .*H3_REDIS_URL"):
+        client.submit(make_job())
+
+    assert nothing_written(storage)
+
+
+def test_a_storage_that_cannot_be_written_leaves_nothing_queued(
+    redis_url: str, node: "FakeNode", tmp_path: Path, make_job: MakeJob
+) -> None:
+    (tmp_path / "file").write_text("")
+    client = H3Client(redis_url=redis_url, storage_url=str(tmp_path / "file"))
+
+    with pytest.raises(StorageUnavailableError, match="is a file, not a folder"):
+        client.submit(make_job())
+
+    assert node.queued() == []
+
+
+def test_an_address_that_cannot_be_one_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(QueueAddressError):
+        H3Client(redis_url="http://queue")
+    with pytest.raises(QueueEntryError):
+        H3Client(fleet="a b")
+    with pytest.raises(StorageAddressError, match="later version"):
+        H3Client(storage_url="s3://films")
+
+
+def test_a_sweep_is_followed_from_queued_to_its_films(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    fields = make_job()
+    handle = client.sweep(["a fox", "a wave"], [1, 2], fields={k: fields[k] for k in ("checkpoint", "steps")})
+    names = {run.run_id: run.label for run in handle.runs}
+
+    def work(_: float) -> None:
+        node.failing = {"a wave"}
+        call = node.begin()
+        if call is not None and call["job"]["seed"] == 1:
+            node.end(call)  # seed 2 stays running until the queue is empty
+        elif call is None:
+            for run in handle.runs:
+                if run.job is not None and run.job.seed == 2:
+                    node.end({"run_id": run.run_id, "generation": 1, "job": run.job.model_dump(mode="json")})
+
+    updates = list(client.follow(handle, pause=work))
+    seen = [(names[update.run_id], update.status) for update in updates]
+
+    assert seen[:4] == [(label, JobStatus.QUEUED) for label in names.values()]
+    running = [update for update in updates if update.status is JobStatus.RUNNING]
+    assert {names[update.run_id] for update in running} == {"prompt 1, seed 2", "prompt 2, seed 2"}
+    assert running[0].progress is not None
+    assert (running[0].progress.stage, running[0].progress.step, running[0].progress.steps) == (
+        Stage.DENOISE,
+        2,
+        4,
+    )
+    last = {names[update.run_id]: update for update in updates}
+    assert [last[label].status for label in names.values()] == [JobStatus.SUCCEEDED] * 2 + [
+        JobStatus.FAILED
+    ] * 2
+    assert last["prompt 2, seed 1"].error is not None
+    assert last["prompt 2, seed 1"].error.message == "no step ended"
+
+
+def test_results_hold_manifest_record_and_the_place_of_the_film(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    node.failing = {"a wave"}
+    handle = client.sweep(["a fox", "a wave", "a stone"], [1], fields={"checkpoint": "h3"})
+    for _ in range(2):
+        call = node.begin()
+        assert call is not None
+        node.end(call)
+
+    fox, wave = client.results(handle)  # the stone has not ended
+
+    assert (fox.status, wave.status) == (JobStatus.SUCCEEDED, JobStatus.FAILED)
+    assert fox.video is not None
+    assert Path(fox.video).read_bytes() == b"film"
+    assert fox.record is not None
+    assert (fox.record.run_id, fox.record.seconds.total) == (fox.run_id, 2.5)
+    assert fox.manifest.files["video"].sha256
+    assert wave.video is None
+    assert wave.record is not None
+    assert wave.record.error is not None
+
+
+def test_following_survives_a_queue_that_forgets_everything(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    handle = client.sweep(["a fox", "a wave"], [1], fields={"checkpoint": "h3"})
+    call = node.begin()
+    assert call is not None
+
+    def forget(_: float) -> None:
+        node.end(call)
+        node.connection.flushall()
+
+    last = {update.run_id: update for update in client.follow(handle, pause=forget)}
+
+    fox, wave = (last[run.run_id] for run in handle.runs)
+    assert fox.status is JobStatus.SUCCEEDED
+    assert wave.status is JobStatus.FAILED
+    assert wave.error is not None
+    assert "does not know this run" in wave.error.message
+    assert wave.error.retryable
+
+
+def test_a_manifest_ends_a_run_that_the_queue_still_calls_running(
+    client: H3Client, node: "FakeNode", make_job: MakeJob, end_run: EndRun
+) -> None:
+    handle = client.submit(make_job())
+    node.begin()
+
+    end_run(node.store, make_job())
+
+    assert [update.status for update in client.follow(handle)] == [JobStatus.SUCCEEDED]
+
+
+def test_an_end_without_a_manifest_is_a_failure_that_says_so(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    handle = client.submit(make_job())
+    node.begin()
+    node.connection.hset(f"rq:job:{handle.run_id}-1", "status", "finished")
+
+    (update,) = client.follow(handle)
+
+    assert update.status is JobStatus.FAILED
+    assert update.error is not None
+    assert "storage has no manifest" in update.error.message
+
+
+def test_a_sweep_and_a_run_are_found_again_by_their_ids(
+    redis_url: str, storage: Path, client: H3Client, node: "FakeNode"
+) -> None:
+    handle = client.sweep(["a fox", "a wave"], [1], fields={"checkpoint": "h3"})
+    call = node.begin()
+    assert call is not None
+    node.failing = {"a fox"}
+    node.end(call)
+    again = client.submit(call["job"])
+    other = H3Client(redis_url=redis_url, storage_url=f"file://{storage}")
+
+    found = other.find(handle.sweep_id)
+
+    assert [(run.run_id, run.generation) for run in found.runs] == [
+        (again.run_id, 2),
+        (handle.runs[1].run_id, 1),
+    ]
+    assert [run.label for run in found.runs] == ["prompt 1, seed 1", "prompt 2, seed 1"]
+    assert other.get(again.run_id).status is JobStatus.QUEUED
+    assert other.get(again.run_id).generation == 2
+
+
+def test_a_finished_sweep_is_answered_without_a_queue(
+    client: H3Client, node: "FakeNode", storage: Path
+) -> None:
+    handle = client.sweep(["a fox", "a wave"], [1], fields={"checkpoint": "h3"})
+    node.run_all()
+    alone = H3Client(redis_url="redis://127.0.0.1:1/0", storage_url=str(storage))
+
+    found = alone.find(handle.sweep_id)
+
+    assert [status.status for status in alone.statuses(found)] == [JobStatus.SUCCEEDED] * 2
+    assert len(list(alone.follow(found))) == 2
+
+
+@pytest.mark.parametrize("name", ["0" * 32, "sweep-20260101-000000-abcdef", "../x", "a b", "", "é", "a.b"])
+def test_what_nobody_knows_is_an_error_that_says_where_was_looked(client: H3Client, name: str) -> None:
+    with pytest.raises(UnknownRunError, match="check the id, --storage and --fleet"):
+        client.find(name)
+
+
+def test_a_damaged_manifest_is_named_and_nothing_is_queued(
+    client: H3Client, node: "FakeNode", make_job: MakeJob, end_run: EndRun
+) -> None:
+    job = make_job()
+    key = manifest_key(build_job(job).job_id, 1)
+    store = client.store
+    assert isinstance(store, LocalStore)
+    store.put_bytes(key, b"{")
+
+    with pytest.raises(DamagedArtifactError, match=key):
+        client.submit(job)
+    end_run(store, make_job(seed=8))
+    other = store.read_bytes(manifest_key(build_job(make_job(seed=8)).job_id, 1), limit_bytes=10_000)
+    assert other is not None
+    store.put_bytes(key, other)
+    with pytest.raises(DamagedArtifactError, match="it speaks of run"):
+        client.submit(job)
+
+    assert node.queued() == []
+    assert list(store.list("sweeps/")) == []
+
+
+def test_a_sweep_of_a_thousand_runs_is_queued_in_order(client: H3Client, node: "FakeNode") -> None:
+    handle = client.sweep([f"prompt {n}" for n in range(100)], list(range(10)), fields={"checkpoint": "h3"})
+
+    assert [call["run_id"] for call in node.queued()] == [run.run_id for run in handle.runs]
+    assert len(handle.runs) == 1_000
+    assert {status.status for status in client.statuses(handle)} == {JobStatus.QUEUED}
+
+
+def test_following_waits_for_a_redis_that_goes_away_and_reads_storage_meanwhile(
+    client: H3Client, node: "FakeNode", make_job: MakeJob, end_run: EndRun
+) -> None:
+    handle = client.submit(make_job())
+
+    def lose_redis(_: float) -> None:
+        client.__dict__["_connection"] = redis.Redis(host="127.0.0.1", port=1, retry=None)
+        end_run(node.store, make_job())
+
+    updates = list(client.follow(handle, pause=lose_redis))
+
+    assert [update.status for update in updates] == [JobStatus.QUEUED, JobStatus.SUCCEEDED]
+
+
+def test_following_gives_up_on_a_redis_that_stays_away(
+    client: H3Client, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = client.submit(make_job())
+    client.__dict__["_connection"] = redis.Redis(host="127.0.0.1", port=1, retry=None)
+    monkeypatch.setattr("client.client.QUEUE_PATIENCE_SECONDS", 0.0)
+
+    with pytest.raises(QueueUnavailableError, match=r"127\.0\.0\.1:1"):
+        list(client.follow(handle))

@@ -1,0 +1,176 @@
+"""Records of all runs, from storage alone, as one table and one list."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.records import RecordError, columns, flatten, parse_record
+from client.collect import collect, collect_files, csv_text, json_text
+from client.errors import CollectTargetError
+from queue_schemas.benchmark import BenchmarkRecord
+from queue_schemas.jobs import build_job
+from queue_schemas.results import Manifest
+from storage.errors import StorageUnavailableError
+from storage.layout import attempt_prefix, manifest_key
+from storage.local import LocalStore
+
+MakeJob = Callable[..., dict[str, Any]]
+EndRun = Callable[..., Manifest]
+
+
+@pytest.fixture
+def store(storage: Path) -> LocalStore:
+    return LocalStore(storage)
+
+
+def record(**fields: Any) -> BenchmarkRecord:
+    base = {"run_id": "a", "job_id": "a", "generation": 1, "attempt": 1, "status": "succeeded"}
+    times = {"started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:00:03Z"}
+    return BenchmarkRecord.model_validate({**base, "request": {}, **times, **fields})
+
+
+def test_every_manifests_record_is_collected_in_order_of_run_and_generation(
+    store: LocalStore, make_job: MakeJob, end_run: EndRun
+) -> None:
+    end_run(store, make_job(), generation=1, failed=True)
+    end_run(store, make_job(), generation=2)
+    end_run(store, make_job(seed=8))
+
+    found = collect(store)
+
+    assert found.problems == ()
+    expected = sorted([(build_job(make_job()).job_id, 1), (build_job(make_job()).job_id, 2)])
+    expected = sorted([*expected, (build_job(make_job(seed=8)).job_id, 1)])
+    assert [(r.run_id, r.generation) for r in found.records] == expected
+    assert sorted(str(r.status) for r in found.records) == ["failed", "succeeded", "succeeded"]
+
+
+def test_only_the_attempt_that_a_manifest_names_counts(
+    store: LocalStore, make_job: MakeJob, end_run: EndRun
+) -> None:
+    manifest = end_run(store, make_job())
+    late = store.read_bytes(manifest.files["benchmark"].name, limit_bytes=100_000)
+    assert late is not None
+    store.put_bytes(f"{attempt_prefix(manifest.run_id, 1, 2)}/benchmark.json", late)
+    store.put_bytes("runs/unfinished/1/attempts/1/benchmark.json", late)
+
+    assert len(collect(store).records) == 1
+
+
+def test_what_is_damaged_is_reported_by_key_and_left_out(
+    store: LocalStore, make_job: MakeJob, end_run: EndRun
+) -> None:
+    good = end_run(store, make_job(seed=0))
+    broken = end_run(store, make_job(seed=1)).files["benchmark"].name
+    missing = end_run(store, make_job(seed=2)).files["benchmark"].name
+    foreign = end_run(store, make_job(seed=3)).files["benchmark"].name
+    huge = end_run(store, make_job(seed=4)).files["benchmark"].name
+    store.put_bytes(broken, b'{"run_id": ')
+    (store.root / missing).unlink()
+    other = store.read_bytes(good.files["benchmark"].name, limit_bytes=100_000)
+    assert other is not None
+    store.put_bytes(foreign, other)
+    store.put_bytes(huge, b" " * 300_000)
+    store.put_bytes(manifest_key("torn", 1), b"{}")
+    outside = good.model_dump(mode="json") | {"run_id": "outside"}
+    outside["files"]["benchmark"]["name"] = "../../etc/passwd"
+    store.put_bytes(manifest_key("outside", 1), json.dumps(outside).encode())
+    bare = good.model_dump(mode="json") | {"run_id": "bare", "files": {}}
+    store.put_bytes(manifest_key("bare", 1), json.dumps(bare).encode())
+
+    found = collect(store)
+
+    assert [r.run_id for r in found.records] == [good.run_id]
+    for named in (broken, missing, foreign, huge, manifest_key("torn", 1), "../../etc/passwd", "bare"):
+        assert sum(named in problem for problem in found.problems) == 1
+    assert len(found.problems) == 7
+
+
+def test_files_hold_one_row_and_one_entry_per_record(
+    store: LocalStore, make_job: MakeJob, end_run: EndRun, tmp_path: Path
+) -> None:
+    job = make_job(prompt='a "fox",\nin snow; =1+1 狐', seed=2**53 + 1)
+    end_run(store, job)
+    end_run(store, make_job(), failed=True)
+
+    collect_files(store, csv_file=tmp_path / "out" / "r.csv", json_file=tmp_path / "r.json")
+
+    with (tmp_path / "out" / "r.csv").open(newline="", encoding="utf-8") as stream:
+        rows = {row["request.seed"]: row for row in csv.DictReader(stream)}
+    listed = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    row = rows[str(2**53 + 1)]
+    assert row["request.prompt"] == job["prompt"]
+    assert (row["status"], row["seconds.total"], row["seconds.queue_wait"]) == ("succeeded", "2.5", "")
+    assert json.loads(row["seconds.denoise_steps"]) == [0.5, 0.25]
+    assert (rows["7"]["error.code"], rows["7"]["error.retryable"]) == ("stalled", "true")
+    assert {entry["request"]["seed"] for entry in listed} == {7, 2**53 + 1}
+    assert [entry["run_id"] for entry in listed] == sorted(entry["run_id"] for entry in listed)
+
+
+def test_equal_stores_give_equal_bytes(store: LocalStore, make_job: MakeJob, end_run: EndRun) -> None:
+    for seed in range(5):
+        end_run(store, make_job(seed=seed))
+
+    first, second = collect(store).records, collect(store).records
+
+    assert csv_text(first) == csv_text(second)
+    assert json_text(first) == json_text(second)
+
+
+def test_an_empty_store_gives_a_header_and_an_empty_list(store: LocalStore) -> None:
+    found = collect(store)
+
+    assert csv_text(found.records).count("\n") == 1
+    assert json.loads(json_text(found.records)) == []
+
+
+def test_a_target_that_is_no_file_is_refused_and_stays(store: LocalStore, tmp_path: Path) -> None:
+    with pytest.raises(CollectTargetError, match="folder or a device"):
+        collect_files(store, csv_file=tmp_path, json_file=None)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageUnavailableError):
+        collect_files(store, csv_file=tmp_path / "file" / "r.csv", json_file=None)
+
+
+def test_columns_are_those_of_the_schema_whatever_the_records_hold() -> None:
+    bare = columns([record()])
+    full = columns([record(environment=ENVIRONMENT, request={"seed": 1, "prompt": "x", "new_field": 2})])
+
+    assert [name for name in full if name in bare] == bare
+    assert [name for name in full if name not in bare] == [
+        "request.prompt",
+        "request.seed",
+        "request.new_field",
+        "environment.versions.python",
+        "environment.versions.torch",
+    ]
+    assert len(set(full)) == len(full)
+    assert set(flatten(record(environment=ENVIRONMENT))) - set(full) <= {
+        "error",
+        "checkpoint",
+        "backends",
+    } | {
+        "tokens",
+        "media",
+    }
+
+
+def test_a_record_of_a_newer_node_is_read_and_a_broken_one_says_why() -> None:
+    data = json.loads(record().model_dump_json()) | {"from_the_future": {"x": 1}}
+
+    assert parse_record(json.dumps(data).encode()) == record()
+    with pytest.raises(RecordError, match="field 'run_id' is missing"):
+        parse_record(json.dumps({k: v for k, v in data.items() if k != "run_id"}).encode())
+
+
+ENVIRONMENT = {
+    "node": "n",
+    "device": "cpu",
+    "platform": "linux",
+    "python": "3.11",
+    "versions": {"torch": "2.13", "python": "3.11"},
+}
