@@ -27,9 +27,15 @@ def check_fleet(fleet: str) -> str:
 
 def entry_id(run_id: str, generation: int) -> str:
     """Return the id under which one generation of a run lies in the queue (rq calls it the job id)."""
-    entry = f"{run_id}-{generation}"
-    if not run_id or generation < 1 or not _ENTRY.fullmatch(entry):
+    if not run_id or generation < 1:
         raise QueueEntryError(f"run {run_id!r}, generation {generation}: no queue entry can be named so")
+    return check_entry_id(f"{run_id}-{generation}")
+
+
+def check_entry_id(entry: str) -> str:
+    """Return `entry` if it can be an id: rq splits what it stores at colons, so none may hold one."""
+    if not _ENTRY.fullmatch(entry):
+        raise QueueEntryError(f"{entry!r:.100} is no id of a queue entry")
     return entry
 
 

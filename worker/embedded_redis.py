@@ -47,14 +47,14 @@ def start_redis(folder: Path, *, environment: Mapping[str, str]) -> tuple[Child,
         "no",
         "--maxmemory-policy",
         "noeviction",
-        "--loglevel",
-        "warning",
+        "--logfile",
+        str(folder / "redis.log"),
     ]
     child = Child("redis", [*command, *options], environment=environment)
     child.start()
     url = f"redis://127.0.0.1:{port}/0"
     try:
-        _wait(child, url)
+        _wait(child, url, log=folder / "redis.log")
     except BaseException:
         child.kill()
         raise
@@ -81,7 +81,7 @@ def check_port(port: int) -> None:
             ) from None
 
 
-def _wait(child: Child, url: str) -> None:
+def _wait(child: Child, url: str, *, log: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
     with redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=2, retry=None) as connection:
         while child.exit_code is None and time.monotonic() < deadline:
@@ -91,4 +91,5 @@ def _wait(child: Child, url: str) -> None:
                 time.sleep(0.02)
             else:
                 return
-    raise NodeStartError(f"the embedded redis-server did not come up on {url}")
+    tail = log.read_text(errors="replace").splitlines()[-3:] if log.exists() else []
+    raise NodeStartError(f"the embedded redis-server did not come up on {url}: {' / '.join(tail)}")

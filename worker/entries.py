@@ -101,7 +101,7 @@ class FleetQueue(Queue):
                 found = cls._fetch_dequeued_job(
                     connection,
                     queue.key,
-                    as_text(raw_id),
+                    keys.check_entry_id(as_text(raw_id)),
                     job_class=job_class,
                     serializer=serializer,
                     death_penalty_class=death_penalty_class,

@@ -5,9 +5,12 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from model.base import PipelineCard
 from queue_schemas.benchmark import Environment
+
+if TYPE_CHECKING:
+    from model.base import PipelineCard  # brings numpy, which a puller does without
 
 _PACKAGES = ("h3-blackwell-runtime", "av", "numpy", "fastapi", "uvicorn")
 
@@ -16,7 +19,7 @@ def node_name() -> str:
     return platform.node() or "unnamed"
 
 
-def describe_machine(card: PipelineCard, *, node: str) -> Environment:
+def describe_machine(card: "PipelineCard", *, node: str) -> Environment:
     """Return the environment block of everything that this engine makes."""
     return Environment(
         node=node,

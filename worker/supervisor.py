@@ -37,6 +37,7 @@ CARD_TTL_SECONDS: Final = 30
 CARD_EVERY_SECONDS: Final = 10.0
 _TICK_SECONDS: Final = 0.1
 _ENGINE_END_SECONDS: Final = 20.0
+_HURRIED_END_SECONDS: Final = 2.0
 _REDIS_END_SECONDS: Final = 5.0
 
 
@@ -62,6 +63,8 @@ class Supervisor:
         self._plan, self._on_ready, self._tell = plan, on_ready, tell
         self._settings = plan.settings
         self._signals = 0
+        self._hurried = False
+        """A second signal came: whatever still runs is given up."""
         self._redis: Child | None = None
         self._engine: Child | None = None
         self._pullers: list[Child] = []
@@ -204,18 +207,20 @@ class Supervisor:
     def _end(self) -> None:
         """Stop taking, finish, unload, stop Redis; also after a failure at any point."""
         self._end_pullers()
-        end_all([self._engine] if self._engine else [], seconds=_ENGINE_END_SECONDS)
+        seconds = _HURRIED_END_SECONDS if self._hurried else _ENGINE_END_SECONDS
+        end_all([self._engine] if self._engine else [], seconds=seconds)
         end_all([self._redis] if self._redis else [], seconds=_REDIS_END_SECONDS)
 
     def _end_pullers(self) -> None:
-        """A second signal ends the wait for running jobs."""
+        """Let running jobs finish; the drain time and a second signal end the wait."""
         signals = self._signals
         for child in self._pullers:
             child.signal_end()
         deadline = time.monotonic() + self._plan.drain_seconds
         told = False
         while any(child.exit_code is None for child in self._pullers):
-            if time.monotonic() >= deadline or self._signals > signals:
+            self._hurried = self._signals > signals
+            if self._hurried or time.monotonic() >= deadline:
                 break
             if not told and time.monotonic() >= deadline - self._plan.drain_seconds + 1.0:
                 self._tell("waiting for running jobs to end; interrupt again to stop now")

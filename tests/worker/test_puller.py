@@ -1,0 +1,382 @@
+"""A real puller in its own process: jobs go in, files come out, hostile entries cost nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from fake_pipeline import FakePipeline
+
+from broker import keys
+from broker.states import read_states
+from broker.submit import QueuedRun, submit_runs
+from queue_schemas import limits
+from queue_schemas.benchmark import BenchmarkRecord
+from queue_schemas.events import JobStatus, Stage
+from queue_schemas.jobs import JOB_ADAPTER
+from queue_schemas.results import Manifest
+from storage.layout import attempt_prefix, manifest_key
+from worker.settings import Settings, child_environment
+
+MakeFields = Callable[..., dict[str, Any]]
+Eventually = Callable[..., None]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@contextmanager
+def pulling(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "worker.cli", "pull"],
+        env=child_environment(settings),
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def settings(redis_url: str, engine_url: str, store: Path) -> Settings:
+    return Settings(redis_url=redis_url, engine_url=engine_url, storage_url=str(store))
+
+
+@pytest.fixture
+def puller(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
+    with pulling(settings) as process:
+        yield process
+
+
+def submit(connection: redis.Redis, fields: dict[str, Any]) -> str:
+    """Queue a job and return its run id."""
+    job = JOB_ADAPTER.validate_python(fields)
+    run = QueuedRun(run_id=job.job_id, generation=1, job=job.model_dump(mode="json"))
+    submit_runs(connection, [run])
+    return run.run_id
+
+
+def submit_raw(connection: redis.Redis, entry: str, **fields: Any) -> None:
+    """List an entry as anyone who reaches Redis could."""
+    usual = {"status": "queued", "origin": "h3", "created_at": "2026-01-01T00:00:00Z", "timeout": 60}
+    connection.hset(keys.entry_key(entry), mapping={**usual, **fields})
+    connection.rpush(keys.queue_key("h3"), entry)
+
+
+def call(function: str, *args: Any, **kwargs: Any) -> bytes:
+    return zlib.compress(json.dumps([function, None, list(args), kwargs]).encode())
+
+
+def status_of(connection: redis.Redis, entry: str) -> JobStatus | None:
+    return read_states(connection, [entry])[0].status
+
+
+def manifest_of(store: Path, run_id: str) -> Manifest:
+    return Manifest.model_validate_json((store / manifest_key(run_id, 1)).read_bytes())
+
+
+@pytest.mark.usefixtures("puller")
+def test_a_job_goes_in_and_manifest_film_record_and_request_come_out(
+    redis_connection: redis.Redis,
+    store: Path,
+    tmp_path: Path,
+    make_fields: MakeFields,
+    eventually: Eventually,
+) -> None:
+    run_id = submit(redis_connection, make_fields())
+
+    eventually(
+        lambda: status_of(redis_connection, f"{run_id}-1") is JobStatus.SUCCEEDED, what="the job succeeds"
+    )
+
+    manifest = manifest_of(store, run_id)
+    folder = attempt_prefix(run_id, 1, 1)
+    assert (manifest.status, manifest.attempt, manifest.job_id) == (JobStatus.SUCCEEDED, 1, run_id)
+    assert {role: file.name for role, file in manifest.files.items()} == {
+        "request": f"{folder}/request.json",
+        "video": f"{folder}/video.mp4",
+        "benchmark": f"{folder}/benchmark.json",
+    }
+    for file in manifest.files.values():
+        assert (store / file.name).stat().st_size == file.size_bytes
+    record = BenchmarkRecord.model_validate_json((store / folder / "benchmark.json").read_bytes())
+    assert record.request == make_fields() | record.request
+    assert record.outputs == [manifest.files["video"]]
+    assert record.media is not None
+    assert (record.cold, record.jobs_served, record.evaluations) == (True, 0, 3)
+    for name in ("queue_wait", "text_encode", "denoise", "mux", "upload", "engine_total", "total"):
+        assert getattr(record.seconds, name) is not None, name
+    assert record.seconds.upload + record.seconds.engine_total <= record.seconds.total
+    progress = read_states(redis_connection, [f"{run_id}-1"])[0].progress
+    assert progress is not None
+    assert progress.stage is Stage.UPLOAD
+    assert list((tmp_path / "engine").iterdir()) == []  # the engine's copy is gone once it is stored
+
+
+@pytest.mark.usefixtures("puller")
+def test_a_poisoned_job_ends_with_a_manifest_that_says_why_and_the_next_one_runs(
+    redis_connection: redis.Redis, store: Path, make_fields: MakeFields, eventually: Eventually
+) -> None:
+    poisoned = submit(redis_connection, make_fields(prompt="a secret poison"))
+    healthy = submit(redis_connection, make_fields())
+
+    eventually(
+        lambda: status_of(redis_connection, f"{healthy}-1") is JobStatus.SUCCEEDED, what="the second succeeds"
+    )
+
+    manifest = manifest_of(store, poisoned)
+    assert status_of(redis_connection, f"{poisoned}-1") is JobStatus.FAILED
+    assert manifest.status is JobStatus.FAILED
+    assert manifest.error is not None
+    assert (manifest.error.code, manifest.error.message) == (
+        "internal",
+        "ValueError: this prompt breaks the pipeline",
+    )
+    record = BenchmarkRecord.model_validate_json((store / manifest.files["benchmark"].name).read_bytes())
+    assert (record.status, record.error) == (JobStatus.FAILED, manifest.error)
+    assert "video" not in manifest.files
+
+
+@pytest.mark.usefixtures("puller")
+def test_a_job_for_other_weights_fails_for_good_without_a_second_attempt(
+    redis_connection: redis.Redis, store: Path, make_fields: MakeFields, eventually: Eventually
+) -> None:
+    run_id = submit(redis_connection, make_fields(checkpoint="other"))
+
+    eventually(lambda: status_of(redis_connection, f"{run_id}-1") is JobStatus.FAILED, what="the job fails")
+
+    error = manifest_of(store, run_id).error
+    assert error is not None
+    assert (error.code, error.retryable) == ("checkpoint_mismatch", False)
+
+
+@pytest.mark.usefixtures("puller")
+def test_a_run_that_has_a_manifest_is_not_made_again(
+    redis_connection: redis.Redis,
+    store: Path,
+    pipeline: FakePipeline,
+    make_fields: MakeFields,
+    eventually: Eventually,
+) -> None:
+    run_id = submit(redis_connection, make_fields())
+    eventually(lambda: status_of(redis_connection, f"{run_id}-1") is JobStatus.SUCCEEDED, what="it succeeds")
+    before = (store / manifest_key(run_id, 1)).read_bytes()
+
+    submit(redis_connection, make_fields())
+
+    eventually(
+        lambda: (
+            status_of(redis_connection, f"{run_id}-1") is JobStatus.SUCCEEDED
+            and redis_connection.llen(keys.queue_key("h3")) == 0
+        ),
+        what="it succeeds again",
+    )
+    assert pipeline.steps_run == 3
+    assert (store / manifest_key(run_id, 1)).read_bytes() == before
+
+
+@pytest.mark.usefixtures("puller")
+def test_nothing_but_the_one_task_ever_runs(
+    redis_connection: redis.Redis, tmp_path: Path, make_fields: MakeFields, eventually: Eventually
+) -> None:
+    marker = tmp_path / "executed"
+    task = "worker.tasks.generate"
+    hostile = {
+        "shell-1": {"data": call("os.system", f"touch {marker}")},
+        "unknown-1": {"data": call("worker.tasks.other")},
+        "instance-1": {"data": zlib.compress(json.dumps([task, "x", [], {}]).encode())},
+        "context-1": {"data": call(task, run_id="a", generation=1, job={}, context={})},
+        "pickle-1": {"data": zlib.compress(b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR.")},
+        "callback-1": {
+            "data": call("os.getcwd"),
+            "failure_callback_name": "os.abort",
+            "success_callback_name": "os.abort",
+        },
+    }
+    for entry, fields in hostile.items():
+        submit_raw(redis_connection, entry, **fields)
+    run_id = submit(redis_connection, make_fields())
+
+    eventually(
+        lambda: status_of(redis_connection, f"{run_id}-1") is JobStatus.SUCCEEDED, what="the honest job runs"
+    )
+
+    assert {entry: status_of(redis_connection, entry) for entry in hostile} == dict.fromkeys(
+        hostile, JobStatus.FAILED
+    )
+    assert not marker.exists()
+
+
+def test_entries_that_cannot_be_read_are_parked_and_the_worker_lives_on(
+    puller: "subprocess.Popen[bytes]",
+    redis_connection: redis.Redis,
+    make_fields: MakeFields,
+    eventually: Eventually,
+) -> None:
+    good = call("worker.tasks.generate")
+    submit_raw(redis_connection, "status-1", data=good, status="nonsense")
+    submit_raw(redis_connection, "timeout-1", data=good, timeout="soon")
+    submit_raw(redis_connection, "date-1", data=good, created_at="yesterday")
+    submit_raw(redis_connection, "utf8-1", data=good, origin=b"\xff\xfe")
+    submit_raw(redis_connection, "bad:id", data=good)
+    redis_connection.set(keys.entry_key("string-1"), "no hash")
+    redis_connection.rpush(keys.queue_key("h3"), "string-1", b"\xff\xfe", "expired-1")
+    bomb = zlib.compress(b"0" * (limits.JOB_BYTES + 1))
+    submit_raw(redis_connection, "bomb-1", data=bomb)
+    submit_raw(redis_connection, "large-1", data=os.urandom(8_000_000))
+    submit_raw(redis_connection, "fields-1", data=good, description="x" * 8_000_000)
+    run_id = submit(redis_connection, make_fields())
+
+    eventually(
+        lambda: status_of(redis_connection, f"{run_id}-1") is JobStatus.SUCCEEDED, what="the honest job runs"
+    )
+
+    parked = redis_connection.hgetall(keys.poison_key("h3"))
+    names = (
+        "status-1",
+        "timeout-1",
+        "date-1",
+        "utf8-1",
+        "bad:id",
+        "string-1",
+        "bomb-1",
+        "large-1",
+        "fields-1",
+    )
+    assert set(parked) == {*(name.encode() for name in names), b"\xff\xfe"}
+    assert b"inflates to more than" in parked[b"bomb-1"]
+    assert b"at most" in parked[b"large-1"]
+    assert redis_connection.llen(keys.parked_key("h3")) == 0
+    assert puller.poll() is None
+
+
+def test_an_engine_that_dies_fails_the_job_as_engine_lost(
+    *,
+    redis_url: str,
+    redis_connection: redis.Redis,
+    store: Path,
+    tmp_path: Path,
+    free_port: int,
+    make_fields: MakeFields,
+    eventually: Eventually,
+) -> None:
+    settings = Settings(
+        redis_url=redis_url,
+        port=free_port,
+        engine_url=f"http://127.0.0.1:{free_port}",
+        storage_url=str(store),
+        output_dir=tmp_path / "engine",
+    )
+    program = Path(__file__).with_name("fake_pipeline.py")
+    engine = subprocess.Popen([sys.executable, str(program)], env=child_environment(settings))
+    try:
+        run_id = submit(redis_connection, make_fields(prompt="crash"))
+        with pulling(settings):
+            eventually(
+                lambda: status_of(redis_connection, f"{run_id}-1") is JobStatus.FAILED, what="the job fails"
+            )
+    finally:
+        engine.kill()
+        engine.wait()
+
+    error = manifest_of(store, run_id).error
+    assert error is not None
+    assert (error.code, error.retryable) == ("engine_lost", True)
+
+
+def test_a_job_process_dies_with_its_puller_and_the_engine_cancels(
+    *,
+    puller: "subprocess.Popen[bytes]",
+    redis_connection: redis.Redis,
+    pipeline: FakePipeline,
+    store: Path,
+    make_fields: MakeFields,
+    eventually: Eventually,
+) -> None:
+    run_id = submit(redis_connection, make_fields(prompt="hold", steps=100))
+    eventually(pipeline.in_step.is_set, what="the job is in a step")
+    (horse,) = children_of(puller.pid)
+
+    puller.send_signal(signal.SIGKILL)
+
+    eventually(lambda: not alive(horse), what="the job process is gone")
+
+    def let_one_step_end() -> bool:
+        pipeline.release.set()
+        pipeline.release.clear()
+        return pipeline.cancelled == 1
+
+    eventually(let_one_step_end, what="the engine has cancelled")
+    assert not (store / manifest_key(run_id, 1)).exists()
+
+
+def test_a_puller_that_is_asked_to_end_finishes_its_job_first(
+    puller: "subprocess.Popen[bytes]",
+    redis_connection: redis.Redis,
+    pipeline: FakePipeline,
+    make_fields: MakeFields,
+    eventually: Eventually,
+) -> None:
+    run_id = submit(redis_connection, make_fields(prompt="hold"))
+    eventually(pipeline.in_step.is_set, what="the job is in a step")
+
+    puller.send_signal(signal.SIGTERM)
+    pipeline.release.set()
+
+    assert puller.wait(20) == 0
+    assert status_of(redis_connection, f"{run_id}-1") is JobStatus.SUCCEEDED
+
+
+def test_an_idle_puller_ends_at_once(
+    puller: "subprocess.Popen[bytes]", redis_connection: redis.Redis, eventually: Eventually
+) -> None:
+    eventually(lambda: redis_connection.scard("rq:workers") == 1, what="the puller is there")
+    started = time.monotonic()
+
+    puller.send_signal(signal.SIGTERM)
+
+    assert puller.wait(20) == 0
+    assert time.monotonic() - started < 10
+
+
+def test_a_puller_without_redis_says_which_address_and_ends_with_3(
+    settings: Settings, free_port: int
+) -> None:
+    environment = child_environment(settings) | {"H3_REDIS_URL": f"redis://:hunter2@127.0.0.1:{free_port}"}
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "worker.cli", "pull"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == 3
+    assert f"no Redis answers at 127.0.0.1:{free_port}" in ended.stderr
+    assert "hunter2" not in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

