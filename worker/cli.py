@@ -17,7 +17,7 @@ import typer
 
 from queue_schemas.errors import EXIT_INTERRUPTED
 from worker.errors import exit_code_of, job_error
-from worker.settings import Settings, read_settings
+from worker.settings import Settings, let_idle_threads_sleep, read_settings
 
 app = typer.Typer(
     help="A worker node: the hot engine, and the pullers that feed it from Redis.",
@@ -116,6 +116,7 @@ def serve(
 
     def load(tell: Callable[[str], None]) -> Engine:
         tell("importing the runtime")
+        let_idle_threads_sleep()
         from model.pipeline import load_pipeline  # noqa: PLC0415 - torch
 
         pipeline = load_pipeline(
