@@ -20,7 +20,7 @@ from queue_schemas.benchmark import BenchmarkRecord, OutputFile, Seconds
 from queue_schemas.errors import InvalidRequestError, explain
 from queue_schemas.events import JobError, JobStatus, ProgressEvent, Stage
 from queue_schemas.jobs import JOB_ADAPTER, Job, JobFields
-from queue_schemas.results import GenerateResult, Manifest
+from queue_schemas.results import EngineReady, GenerateResult, Manifest
 from storage.base import ArtifactStore
 from storage.layout import attempt_prefix, manifest_key
 from worker.engine_client import EngineClient
@@ -46,6 +46,8 @@ class Attempt:
     started_at: str = field(default_factory=utc_now)
     started: float = field(default_factory=time.monotonic)
     job: Job | None = None
+    ready: EngineReady | None = None
+    """The engine as it was before this job; a failed attempt is recorded with it."""
     result: GenerateResult | None = None
     files: dict[str, OutputFile] = field(default_factory=dict)
     """Role to stored file."""
@@ -68,7 +70,8 @@ def make_film(
     attempt.job = read_job(attempt.fields)
     _put_json(attempt, store, role="request", name="request.json", value=attempt.job.model_dump(mode="json"))
     on_event(ProgressEvent(stage=Stage.WAITING))
-    root = Path(engine.wait_ready(seconds=engine_seconds).output_root)
+    attempt.ready = engine.wait_ready(seconds=engine_seconds)
+    root = Path(attempt.ready.output_root)
     body = attempt.job.model_dump(mode="json") | {
         "output": f"{attempt_prefix(attempt.run_id, attempt.generation, attempt.number)}/video.mp4"
     }
@@ -109,7 +112,6 @@ def make_record(attempt: Attempt, *, error: JobError | None) -> BenchmarkRecord:
             "total": attempt.total_seconds,
         }
     )
-    measured: dict[str, Any] = {} if result is None else _measured(result)
     return BenchmarkRecord(
         run_id=attempt.run_id,
         job_id=job_id_of(attempt),
@@ -122,7 +124,7 @@ def make_record(attempt: Attempt, *, error: JobError | None) -> BenchmarkRecord:
         outputs=[attempt.files["video"]] if "video" in attempt.files else [],
         started_at=attempt.started_at,
         finished_at=utc_now(),
-        **measured,
+        **(_measured(result) if result is not None else _expected(attempt)),
     )
 
 
@@ -169,6 +171,22 @@ def _measured(result: GenerateResult) -> dict[str, Any]:
         "peak_host_bytes": result.peak_host_bytes,
         "peak_device_bytes": result.peak_device_bytes,
         "media": result.media,
+    }
+
+
+def _expected(attempt: Attempt) -> dict[str, Any]:
+    """Return what is known about an attempt that has no result: where it ran, and on what."""
+    notes = attempt.job.notes if attempt.job is not None else []
+    ready = attempt.ready
+    if ready is None:
+        return {"notes": notes}
+    return {
+        "notes": notes,
+        "environment": ready.environment,
+        "checkpoint": ready.checkpoint,
+        "backends": ready.backends,
+        "cold": ready.jobs_served == 0,
+        "jobs_served": ready.jobs_served,
     }
 
 

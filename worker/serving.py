@@ -32,6 +32,7 @@ def serve(load: Loader, *, host: str, port: int, api_token: str | None) -> None:
             f"an engine on {host} is open to the network: set H3_API_TOKEN, or listen on 127.0.0.1"
         )
     listener = _listen(host, port)
+    log.info("listening on http://%s:%d", host, listener.getsockname()[1])
     slot = EngineSlot()
     config = uvicorn.Config(
         make_app(slot, doors=doors),

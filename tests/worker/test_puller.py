@@ -147,6 +147,9 @@ def test_a_poisoned_job_ends_with_a_manifest_that_says_why_and_the_next_one_runs
     )
     record = BenchmarkRecord.model_validate_json((store / manifest.files["benchmark"].name).read_bytes())
     assert (record.status, record.error) == (JobStatus.FAILED, manifest.error)
+    assert record.environment is not None
+    assert record.environment.node == "test-node"
+    assert record.seconds.queue_wait is not None
     assert "video" not in manifest.files
 
 
