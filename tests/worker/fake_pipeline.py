@@ -35,6 +35,11 @@ class FakePipeline:
         """Set while a held step runs."""
         self.steps_run = 0
         self.cancelled = 0
+        self._asked: Callable[[], bool] = lambda: False
+
+    def is_asked_to_stop(self) -> bool:
+        """Say whether the latest job has been cancelled, before the pipeline itself looks."""
+        return self._asked()
 
     def card(self) -> PipelineCard:
         files = [CheckpointFile(role="transformer", name="fake", size_bytes=1, header_sha256="00" * 32)]
@@ -54,6 +59,7 @@ class FakePipeline:
             raise WrongCheckpointError(wanted=job.checkpoint, resident=CHECKPOINT)
 
     def generate(self, job: Job, *, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Generation:
+        self._asked = cancelled
         on_progress(ProgressEvent(stage=Stage.TEXT_ENCODE))
         for step in range(job.steps):
             if cancelled():

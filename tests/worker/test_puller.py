@@ -316,13 +316,10 @@ def test_a_job_process_dies_with_its_puller_and_the_engine_cancels(
     puller.send_signal(signal.SIGKILL)
 
     eventually(lambda: not alive(horse), what="the job process is gone")
-
-    def let_one_step_end() -> bool:
-        pipeline.release.set()
-        pipeline.release.clear()
-        return pipeline.cancelled == 1
-
-    eventually(let_one_step_end, what="the engine has cancelled")
+    eventually(pipeline.is_asked_to_stop, what="the engine has noticed")
+    pipeline.release.set()
+    eventually(lambda: pipeline.cancelled == 1, what="the job has stopped")
+    assert pipeline.steps_run == 1
     assert not (store / manifest_key(run_id, 1)).exists()
 
 
@@ -346,7 +343,12 @@ def test_a_puller_that_is_asked_to_end_finishes_its_job_first(
 def test_an_idle_puller_ends_at_once(
     puller: "subprocess.Popen[bytes]", redis_connection: redis.Redis, eventually: Eventually
 ) -> None:
-    eventually(lambda: redis_connection.scard("rq:workers") == 1, what="the puller is there")
+    def idle() -> bool:
+        return [redis_connection.hget(key, "state") for key in redis_connection.smembers("rq:workers")] == [
+            b"idle"
+        ]
+
+    eventually(idle, what="the puller waits for a job")
     started = time.monotonic()
 
     puller.send_signal(signal.SIGTERM)

@@ -156,13 +156,18 @@ def test_a_second_signal_ends_the_wait_for_a_running_job(
     assert node.running() == []
 
 
+def waiting_pullers(connection: redis.Redis) -> int:
+    return sum(client["cmd"] == "blmove" for client in connection.client_list())
+
+
 def test_a_dead_engine_and_a_dead_puller_are_started_again(
     node: Node, make_fields: MakeFields, eventually: Eventually
 ) -> None:
     with connect(node) as connection:
-        eventually(lambda: connection.scard("rq:workers") == 2, what="both pullers have come up")
-        pullers = {int(connection.hget(key, "pid") or 0) for key in connection.smembers("rq:workers")}
-    os.kill(pullers.pop(), signal.SIGKILL)
+        eventually(lambda: waiting_pullers(connection) == 2, what="both pullers wait for a job")
+        (key, _) = connection.smembers("rq:workers")
+        os.kill(int(connection.hget(key, "pid") or 0), signal.SIGKILL)
+        eventually(lambda: waiting_pullers(connection) < 2, what="Redis has noticed")
     crashed = submit(node, make_fields(prompt="crash"))
     eventually(lambda: status(node, crashed) is JobStatus.FAILED, what="the job that killed the engine fails")
 
