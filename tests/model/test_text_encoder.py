@@ -314,7 +314,6 @@ assert encoder.encode(Presentation((1, 2), (1, 1))).shape == (2, 256)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")
 def test_features_on_a_gpu_match_those_of_the_cpu(relative_l2: Callable[[Tensor, Tensor], float]) -> None:
     weights = random_weights(expected_shapes(SMALL))
     on_gpu = {name: tensor.cuda() for name, tensor in weights.items()}

@@ -17,7 +17,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
 
     assert settings == Settings()
     assert warnings == []
-    assert (settings.port, settings.fleet, settings.storage_url) == (8033, "h3", "./outputs")
+    assert (settings.port, settings.fleet, settings.storage_url) == (8033, "h3", "outputs/store")
 
 
 def test_every_name_of_a_node_is_read() -> None:
