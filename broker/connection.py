@@ -15,7 +15,6 @@ from redis.retry import Retry
 
 from broker.errors import QueueAddressError, QueueUnavailableError
 
-DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
 SCHEMES: Final = ("redis", "rediss", "unix")
 _START_ONE: Final = "start one, or run `h3-worker run --embedded`, or set H3_REDIS_URL / --redis"
 _CHECK_LOGIN: Final = "check user and password in H3_REDIS_URL / --redis"

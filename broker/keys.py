@@ -10,9 +10,7 @@ from typing import Final
 from rq.defaults import RQ_KEY_PREFIX
 
 from broker.errors import QueueEntryError
-from queue_schemas.tasks import DEFAULT_QUEUE
 
-DEFAULT_FLEET: Final = DEFAULT_QUEUE
 QUEUES_KEY: Final = f"{RQ_KEY_PREFIX}:queues"
 _FLEET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _ENTRY = re.compile(r"[A-Za-z0-9_-]{1,200}")

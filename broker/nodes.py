@@ -6,11 +6,12 @@ from rq.utils import as_text
 
 from broker import keys
 from broker.connection import queue_errors
+from queue_schemas.environment import DEFAULT_FLEET
 from queue_schemas.nodes import NodeCard
 
 
 def announce(
-    connection: redis.Redis, card: NodeCard, *, ttl_seconds: int, fleet: str = keys.DEFAULT_FLEET
+    connection: redis.Redis, card: NodeCard, *, ttl_seconds: int, fleet: str = DEFAULT_FLEET
 ) -> None:
     """Show this node as alive for `ttl_seconds`; call again well before they are over."""
     with queue_errors(connection), connection.pipeline(transaction=True) as pipeline:
@@ -19,7 +20,7 @@ def announce(
         pipeline.execute()
 
 
-def withdraw(connection: redis.Redis, node: str, *, fleet: str = keys.DEFAULT_FLEET) -> None:
+def withdraw(connection: redis.Redis, node: str, *, fleet: str = DEFAULT_FLEET) -> None:
     """Take the node's card away at once, on an orderly end."""
     with queue_errors(connection), connection.pipeline(transaction=True) as pipeline:
         pipeline.delete(keys.node_key(fleet, node))
@@ -27,7 +28,7 @@ def withdraw(connection: redis.Redis, node: str, *, fleet: str = keys.DEFAULT_FL
         pipeline.execute()
 
 
-def live_nodes(connection: redis.Redis, *, fleet: str = keys.DEFAULT_FLEET) -> list[NodeCard]:
+def live_nodes(connection: redis.Redis, *, fleet: str = DEFAULT_FLEET) -> list[NodeCard]:
     """Return the card of every live node, by name; one that this version cannot read is left out."""
     with queue_errors(connection):
         names = sorted(as_text(member) for member in connection.smembers(keys.nodes_key(fleet)))

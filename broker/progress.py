@@ -7,6 +7,7 @@ import redis
 from pydantic import ValidationError
 
 from broker import keys
+from queue_schemas.environment import DEFAULT_FLEET
 from queue_schemas.events import ProgressEvent
 
 PROGRESS_TTL_SECONDS: Final = 86_400
@@ -17,7 +18,7 @@ def write_progress(
     entry: str,
     *,
     event: ProgressEvent,
-    fleet: str = keys.DEFAULT_FLEET,
+    fleet: str = DEFAULT_FLEET,
     ttl_seconds: int = PROGRESS_TTL_SECONDS,
 ) -> None:
     """Replace the entry's progress. Raises redis-py's errors: the caller decides what a lost beat costs."""

@@ -14,6 +14,7 @@ import rq.job
 from broker import keys
 from broker.connection import queue_errors
 from broker.progress import parse_progress
+from queue_schemas.environment import DEFAULT_FLEET
 from queue_schemas.events import JobStatus, ProgressEvent
 
 _BATCH: Final = 1_000
@@ -44,7 +45,7 @@ class RunState:
 
 
 def read_states(
-    connection: redis.Redis, entry_ids: Sequence[str], *, fleet: str = keys.DEFAULT_FLEET
+    connection: redis.Redis, entry_ids: Sequence[str], *, fleet: str = DEFAULT_FLEET
 ) -> list[RunState]:
     """Return the state of every entry, in the order asked. Raises QueueUnavailableError."""
     found: list[RunState] = []

@@ -19,6 +19,7 @@ from broker.connection import queue_errors
 from broker.errors import QueueEntryError
 from broker.serializer import StrictJson
 from queue_schemas import limits
+from queue_schemas.environment import DEFAULT_FLEET
 from queue_schemas.tasks import GENERATE_TASK
 
 JOB_TIMEOUT_SECONDS: Final = 6 * 3600
@@ -92,7 +93,7 @@ class SubmitOutcome:
 
 
 def submit_runs(
-    connection: redis.Redis, runs: Sequence[QueuedRun], *, fleet: str = keys.DEFAULT_FLEET
+    connection: redis.Redis, runs: Sequence[QueuedRun], *, fleet: str = DEFAULT_FLEET
 ) -> list[SubmitOutcome]:
     """Queue every run that is not already queued or running, in order; all are checked before the first.
 

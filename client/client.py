@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import redis
 
-from broker.connection import DEFAULT_REDIS_URL, connect, show_address
+from broker.connection import connect, show_address
 from broker.errors import QueueEntryError, QueueUnavailableError
-from broker.keys import DEFAULT_FLEET, check_fleet, entry_id
+from broker.keys import check_fleet, entry_id
 from broker.nodes import live_nodes
 from broker.states import RunState, read_states
 from broker.submit import QueuedRun, SubmitOutcome, submit_runs
@@ -26,6 +26,7 @@ from client.outcomes import latest_manifest, read_manifest, read_result, read_sw
 from client.settings import ClientSettings
 from client.standing import settled, status_of
 from client.sweeps import describe_sweep, expand
+from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
 from queue_schemas.errors import InvalidRequestError, NotImplementedWorkflowError
 from queue_schemas.events import JobStatus
 from queue_schemas.jobs import IMPLEMENTED_WORKFLOWS, build_job, draw_seed

@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from broker.connection import DEFAULT_REDIS_URL
-from broker.keys import DEFAULT_FLEET
 from client.errors import ClientSettingsError
-from queue_schemas.environment import check_environment
+from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL, check_environment
 from queue_schemas.jobs import VaeDtype
 from storage.uri import DEFAULT_STORAGE_URL
 

@@ -1,10 +1,15 @@
-"""Every `H3_*` environment name, with its meaning. Reading them is each process's `settings.py`."""
+"""Every `H3_*` environment name, with its meaning, and the defaults that nodes and clients must share.
+
+Reading the environment is each process's `settings.py`.
+"""
 
 from collections.abc import Mapping
 from typing import Final
 
 from queue_schemas.errors import SchemaError, nearest_hint
 
+DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
+DEFAULT_FLEET: Final = "h3"
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "H3_REDIS_URL": "redis://, rediss:// or unix:// address of the queue",
     "H3_STORAGE_URL": "where outputs and records go: file:///folder (or a plain folder)",

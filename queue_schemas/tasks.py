@@ -4,4 +4,3 @@ from typing import Final
 
 GENERATE_TASK: Final = "worker.tasks.generate"
 """The only task a puller runs; the client names it by this string."""
-DEFAULT_QUEUE: Final = "h3"

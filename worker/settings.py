@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from broker.connection import DEFAULT_REDIS_URL, show_address
+from broker.connection import show_address
 from broker.errors import BrokerError
-from broker.keys import DEFAULT_FLEET, check_fleet
-from queue_schemas.environment import check_environment
+from broker.keys import check_fleet
+from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL, check_environment
 from queue_schemas.errors import SchemaError
 from storage.errors import StorageError
 from storage.uri import DEFAULT_STORAGE_URL, open_store
