@@ -1,6 +1,8 @@
 """What a record says about the runtime: files with their identities, device, driver, versions, memory."""
 
 import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
@@ -49,12 +51,21 @@ def checkpoint_set(files: ResidentFiles, *, tokenizer_identity: str) -> Checkpoi
 
 
 def device_facts(device: torch.device) -> DeviceFacts:
-    versions = {name: metadata.version(name) for name in PACKAGES}
+    versions = installed_versions(PACKAGES)
     if device.type != "cuda":
         return DeviceFacts(device="cpu", driver=None, versions=versions)
     if torch.version.cuda:
         versions["cuda"] = torch.version.cuda
     return DeviceFacts(device=torch.cuda.get_device_name(device), driver=nvidia_driver(), versions=versions)
+
+
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the versions of installed distributions; one that is absent (a source tree) is left out."""
+    found = {}
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def nvidia_driver() -> str | None:
