@@ -17,8 +17,9 @@ from model.packing import PackedLayout, Stream, stream_rows
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def two_threads() -> Iterator[None]:
+    """One number of threads from the first fixture on: it decides the order of sums, and so the bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -26,9 +27,11 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.fixture
-def one_thread(two_threads: None) -> None:
+def one_thread(two_threads: None) -> Iterator[None]:
     """For models so small that a second thread only waits: ten times faster on busy cores."""
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(2)
 
 
 @pytest.fixture(scope="session")

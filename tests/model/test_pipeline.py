@@ -172,7 +172,7 @@ def test_the_card_says_what_is_resident(pipeline: H3Pipeline) -> None:
     roles = [file.role for file in card.checkpoint.files]
     assert roles == ["transformer", "text_encoder", "video_vae", "audio_vae", "tokenizer"]
     assert card.attention_backends == ["sdpa"]
-    assert card.versions["torch"] == torch.__version__
+    assert torch.__version__.startswith(card.versions["torch"])  # a local build adds +cpu or +cu130
 
 
 def test_latents_that_are_not_finite_end_as_output_rejected(tiny: Path, tmp_path: Path) -> None:
