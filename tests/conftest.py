@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 import redis
 
+# Before anything imports torch, and for every process that a test starts: OpenMP threads that spin at
+# barriers make a tiny model a hundred times slower as soon as another process wants a core.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU where there is none."""
