@@ -77,6 +77,9 @@ class Seconds(_Record):
     """Where the time went."""
 
     queue_wait: float | None = None
+    """From being queued to being claimed."""
+    engine_wait: float | None = None
+    """In the engine, behind the job before: in no other figure."""
     text_encode: float | None = None
     denoise: float | None = None
     """The whole loop."""
@@ -86,9 +89,9 @@ class Seconds(_Record):
     mux: float | None = None
     upload: float | None = None
     engine_total: float | None = None
-    """Inside the engine, from the request's start to the file's end."""
+    """Inside the engine, from its turn on the GPU to the file's end."""
     total: float | None = None
-    """From the claim of the job to the end of the upload of its film."""
+    """From the claim of the job to the end of the upload of its film, less `engine_wait`."""
 
 
 class OutputFile(_Record):

@@ -9,6 +9,7 @@ class NodeCard(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     node: str
+    """Unique in the fleet: host name and engine port, or what the operator chose."""
     checkpoint: str
     weights: str
     device: str

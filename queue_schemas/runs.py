@@ -1,0 +1,93 @@
+"""A run: a job plus what makes one asking of it different from another, and what serving it takes.
+
+`RunKey` goes into the run's id; `Submission` (who asked, how urgently, for which sweep) never does. Redis and
+storage are keyed by `run_id`; tables group by `job_id`.
+"""
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from queue_schemas.jobs import JobFields
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+AUTO = "auto"
+
+
+class Priority(StrEnum):
+    """Which runs a node takes first; inside a priority, the oldest."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+class RunKey(BaseModel):
+    """What distinguishes runs of one job: repetitions, and runs that are tied to a node."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    repeat: Annotated[int, Field(ge=0, le=9_999)] = 0
+    """`--force` takes the lowest number that is not used yet."""
+    node: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    """Only for a run that this node alone may serve."""
+
+    @property
+    def suffix(self) -> str:
+        """What follows the job's id in the run's; empty for the plain run."""
+        repeat = f"-r{self.repeat}" if self.repeat else ""
+        node = f"-n{hashlib.sha256(self.node.encode()).hexdigest()[:8]}" if self.node else ""
+        return repeat + node
+
+
+class Submission(BaseModel):
+    """How a run was asked for; never part of its identity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    sweep_id: str | None = None
+    priority: Priority = Priority.NORMAL
+    labels: dict[str, str] = {}
+    """Free text for tables, for example the line of a prompts file."""
+
+
+def run_id_of(job: JobFields, key: RunKey) -> str:
+    """Return the id under which queue and storage know this run."""
+    return job.job_id + key.suffix
+
+
+def needs_of(job: JobFields, key: RunKey) -> list[str]:
+    """Return what a node must have for the run, sorted: `checkpoint:NAME`, `attention:NAME`, `node:NAME`."""
+    needs = [f"checkpoint:{job.checkpoint}"]
+    if job.attention != AUTO:
+        needs.append(f"attention:{job.attention}")
+    if key.node is not None:
+        needs.append(f"node:{key.node}")
+    return sorted(needs)
+
+
+def needs_digest(needs: list[str]) -> str:
+    """Return the short name of a set of needs; queues are named by it."""
+    text = json.dumps(sorted(needs), separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def satisfies(offer: list[str], needs: list[str]) -> bool:
+    """Say whether a node that offers `offer` can serve a run with `needs`."""
+    return set(needs) <= set(offer)
+
+
+def entry_payload(
+    run_id: str, generation: int, job: dict[str, Any], key: RunKey, submission: Submission
+) -> Any:
+    """Return the keyword arguments of the task, as JSON values."""
+    return {
+        "run_id": run_id,
+        "generation": generation,
+        "job": job,
+        "run_key": key.model_dump(mode="json"),
+        "submission": submission.model_dump(mode="json"),
+    }
