@@ -24,7 +24,16 @@ class ArtifactStore(Protocol):
         """Stream a file in, whole or not at all, with size and SHA-256. Raises StorageUnavailableError."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create `key`; False, with nothing changed, when it exists. At most one caller ever gets True."""
+        """Create `key`; False, with nothing changed, when it exists. At most one caller ever gets True.
+
+        Where `conditional_writes` says no, that holds only among callers who take turns, by a lock elsewhere.
+        """
+
+    def conditional_writes(self) -> bool:
+        """Try whether `put_if_absent` is decided by the store itself; this writes a small probe.
+
+        Raises StorageUnavailableError when the store cannot be written at all.
+        """
 
     def read_bytes(self, key: str, *, limit_bytes: int) -> bytes | None:
         """Return the content, or None when there is no such key; refuse one over the limit."""
@@ -33,7 +42,10 @@ class ArtifactStore(Protocol):
         """Open for streaming. Raises ArtifactMissingError."""
 
     def list(self, prefix: str) -> Iterator[str]:
-        """Yield every key that starts with `prefix`, in order."""
+        """Yield every key that starts with `prefix`, in order; names that are no keys are left out."""
 
     def locate(self, key: str) -> str:
-        """Return a path or link that a person can open."""
+        """Return a path or link that a person can open; a link is a secret for as long as it works."""
+
+    def remove_abandoned(self, *, older_than_seconds: float) -> int:
+        """Remove what writers that died left unfinished longer ago than this; return how many."""

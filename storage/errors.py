@@ -37,3 +37,13 @@ class ArtifactTooLargeError(StorageError):
     def __init__(self, key: str, *, limit_bytes: int) -> None:
         super().__init__(f"artifact {key!r} is larger than the {limit_bytes:,} bytes that are accepted")
         self.key, self.limit_bytes = key, limit_bytes
+
+
+class StoreIdentityError(StorageError):
+    """Raised when `store.json` is not what this project writes."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+    def __init__(self, url: str, *, fault: str) -> None:
+        super().__init__(f"store.json in {url} {fault}: name another folder or prefix, or remove the file")
+        self.url = url

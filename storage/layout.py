@@ -9,9 +9,20 @@ _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 _MANIFEST = re.compile(r"runs/(?P<run_id>[^/]+)/(?P<generation>[1-9][0-9]{0,8})/manifest\.json")
 
 
+STORE_KEY = "store.json"
+"""The store's identity; created once."""
+PROBE_KEY = "probe.txt"
+"""Written and written again to learn whether the store refuses the second time."""
+
+
+def is_key(name: str) -> bool:
+    """Say whether `name` is a plain relative name; a listing leaves out whatever is not."""
+    return len(name) <= 512 and _KEY.fullmatch(name) is not None
+
+
 def check_key(key: str) -> str:
     """Return `key` if it is a plain relative name; raise StorageAddressError otherwise."""
-    if len(key) > 512 or not _KEY.fullmatch(key):
+    if not is_key(key):
         raise StorageAddressError(f"{key!r} is no storage key")
     return key
 

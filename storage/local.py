@@ -9,8 +9,10 @@ Knows no schema: bytes in, bytes out.
 import errno
 import hashlib
 import os
+import re
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,9 +25,10 @@ from storage.errors import (
     StorageAddressError,
     StorageUnavailableError,
 )
-from storage.layout import check_key
+from storage.layout import PROBE_KEY, check_key, is_key
 
 _CHUNK_BYTES = 1024 * 1024
+_TEMPORARY = re.compile(r"\..+\.[0-9]+\.[0-9a-f]{16}\.tmp")
 
 
 class LocalStore:
@@ -70,6 +73,19 @@ class LocalStore:
             _sync_folder(target.parent)
         return created
 
+    def conditional_writes(self) -> bool:
+        """As the protocol says; without hard links this is an error now, not at the end of a job."""
+        target = self._path(PROBE_KEY)
+        with (
+            _translated("create", target),
+            _temporary(target) as first,
+            _temporary(target) as second,
+            _temporary(target) as name,
+        ):
+            _write_new(first, lambda sink: sink.write(b"1"))
+            _write_new(second, lambda sink: sink.write(b"2"))
+            return _link_exclusively(first, name) and not _link_exclusively(second, name)
+
     def read_bytes(self, key: str, *, limit_bytes: int) -> bytes | None:
         """As the protocol says. Raises ArtifactTooLargeError over the limit, before it is read."""
         try:
@@ -98,10 +114,22 @@ class LocalStore:
         if prefix:
             check_key(prefix.removesuffix("/"))
         folder = prefix.rpartition("/")[0]
-        yield from (key for key in self._walk(folder) if key.startswith(prefix))
+        yield from (key for key in self._walk(folder) if key.startswith(prefix) and is_key(key))
 
     def locate(self, key: str) -> str:
         return str(self._path(key))
+
+    def remove_abandoned(self, *, older_than_seconds: float) -> int:
+        """As the protocol says; ages are by this machine's clock, so leave them far above its error."""
+        removed, oldest = 0, time.time() - older_than_seconds
+        with _translated("clean", self.root):
+            for folder, _, names in os.walk(self.root):
+                for path in (Path(folder, name) for name in names if _TEMPORARY.fullmatch(name)):
+                    with suppress(FileNotFoundError):  # its writer, or another cleaner, was quicker
+                        if path.lstat().st_mtime < oldest:
+                            path.unlink()
+                            removed += 1
+        return removed
 
     def _path(self, key: str) -> Path:
         path = self.root / check_key(key)

@@ -1,12 +1,14 @@
 """Storage addresses."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from storage.errors import StorageAddressError
 from storage.local import LocalStore
-from storage.uri import open_store
+from storage.uri import folder_of, open_store
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file://localhost{}", "FILE://{}"])
@@ -34,7 +36,9 @@ def test_an_address_with_escapes_is_a_folder_with_their_characters(tmp_path: Pat
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s3://bucket/prefix", "later version"),
+        ("s3:/bucket/prefix", "'://' is missing"),
+        ("file:/folder", "'://' is missing"),
+        ("1x://host/x", "cannot be read"),
         ("http://host/x", "no storage speaks 'http'"),
         ("file://otherhost/folder", "file:///absolute/folder"),
         ("file://relative", "file:///absolute/folder"),
@@ -46,3 +50,24 @@ def test_an_address_with_escapes_is_a_folder_with_their_characters(tmp_path: Pat
 def test_another_address_is_refused_with_a_sentence(url: str, message: str) -> None:
     with pytest.raises(StorageAddressError, match=message):
         open_store(url)
+
+
+def test_a_bucket_address_opens_a_bucket_without_reaching_it() -> None:
+    store = open_store("s3://bucket/films?endpoint=http://127.0.0.1:1")
+
+    assert store.url == "s3://bucket/films?endpoint=http://127.0.0.1:1"
+
+
+def test_a_folder_is_not_sought_in_a_bucket() -> None:
+    with pytest.raises(StorageAddressError, match="is no folder"):
+        folder_of("s3://bucket/films")
+
+
+def test_a_folder_store_loads_no_boto3() -> None:
+    script = (
+        "import sys; from storage.uri import open_store; open_store('x'); print('botocore' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"

@@ -1,0 +1,131 @@
+"""Stores to test: a folder, and a bucket of a real S3 service on this machine."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from storage.base import ArtifactStore
+from storage.uri import open_store
+
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "AKIAFORTESTSONLY",
+    "AWS_SECRET_ACCESS_KEY": "a-secret-that-no-message-may-show",
+}
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running service and what it was asked."""
+
+    endpoint: str
+    requests_file: Path
+
+    def requests(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.requests_file.read_text().splitlines()]
+
+
+def start_s3_server(folder: Path, port: int, *, tls: Sequence[Path] = ()) -> "subprocess.Popen[bytes]":
+    """Start the service and wait until it takes connections."""
+    pytest.importorskip("moto", reason="moto[server] brings the S3 service of these tests")
+    script = Path(__file__).with_name("s3_server.py")
+    # A listing's page of seven makes every longer listing a test of pagination.
+    environment = os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": "7"}
+    with (folder / "log.txt").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, str(script), str(port), str(folder / "requests.jsonl"), *map(str, tls)],
+            stdout=log,
+            stderr=log,
+            env=environment,
+        )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert server.poll() is None, (folder / "log.txt").read_text()
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return server
+        except OSError:
+            time.sleep(0.02)
+    server.kill()
+    raise AssertionError(f"no S3 service on port {port}")
+
+
+def free_port_number() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A service over plain HTTP for the whole session."""
+    folder, port = tmp_path_factory.mktemp("s3"), free_port_number()
+    server = start_s3_server(folder, port)
+    yield S3Server(f"http://127.0.0.1:{port}", folder / "requests.jsonl")
+    server.kill()
+    server.wait()
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mapping[str, str]:
+    """Credentials of this test alone, and nothing of the machine's own configuration."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    settings = CREDENTIALS | {
+        "AWS_CONFIG_FILE": str(tmp_path / "no-config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "no-credentials"),
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "NO_PROXY": "127.0.0.1",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    return settings
+
+
+@pytest.fixture
+def s3_url(s3_server: S3Server, aws: Mapping[str, str]) -> str:
+    """Address of an empty prefix in a bucket of this test's own."""
+    return f"s3://{make_bucket(s3_server.endpoint)}/films?endpoint={s3_server.endpoint}"
+
+
+def make_bucket(endpoint: str) -> str:
+    name = f"test-{uuid4().hex}"
+    client_for(endpoint).create_bucket(Bucket=name)
+    return name
+
+
+@cache
+def client_for(endpoint: str) -> Any:
+    """A plain boto3 client, to look at a bucket from outside; its credentials are those of any test."""
+    import boto3.session
+
+    return boto3.session.Session().client("s3", endpoint_url=endpoint, region_name="us-east-1")
+
+
+@pytest.fixture
+def s3_client(s3_server: S3Server, aws: Mapping[str, str]) -> Any:
+    return client_for(s3_server.endpoint)
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Address of an empty store, of each kind in turn."""
+    if request.param == "folder":
+        return (tmp_path / "store").as_uri()
+    url: str = request.getfixturevalue("s3_url")
+    return url
+
+
+@pytest.fixture
+def store(store_url: str) -> ArtifactStore:
+    return open_store(store_url)
