@@ -1,12 +1,11 @@
 """`h3 demo`: a whole fleet on one CPU, from prompts to films with sound and their records, in a folder.
 
 Every field of its four jobs is written out, so their ids never change: run again, it finds them in storage
-and starts nothing. Signals only set a flag that every wait looks at: no process is started and then missed.
+and starts nothing. Its folder (`demo_folder.py`) is its own. Signals only set a flag that every wait looks
+at: no process is started and then missed.
 """
 
 import json
-import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from rich.console import Console
 
 from broker.states import RunState
 from client.client import H3Client
+from client.demo_folder import claimed
 from client.demo_node import DemoNode, node_command, started_node
 from client.errors import DemoError, DemoFolderError
 from client.handle import Outcome, RunHandle, RunResult, SweepHandle
@@ -60,8 +60,6 @@ FIELDS: Mapping[str, Any] = {
     "vae_tile_size": 256,
     "checkpoint": "h3-tiny",
 }
-_MARKER = ".h3-demo"
-_OWN_ENTRIES = frozenset({_MARKER, "runs", "sweeps", "summary.json", "node.log"})
 _PLAIN_COLUMNS = 160
 
 
@@ -91,7 +89,8 @@ def run_demo(session: Session, *, folder: Path, fresh: bool, command: Sequence[s
     queue raise.
     """
     began = time.monotonic()
-    with _stop_requests() as stop, _claimed(folder, fresh=fresh):
+    own_runs = [build_job(fields).job_id for _, fields in _asked()]
+    with _stop_requests() as stop, claimed(folder, fresh=fresh, own_runs=own_runs, own_prompts=PROMPTS):
         store = LocalStore(folder)
         already_done = all(run.outcome is Outcome.DONE for run in _runs(store))
         try:
@@ -103,11 +102,15 @@ def run_demo(session: Session, *, folder: Path, fresh: bool, command: Sequence[s
         return _conclude(session, folder, already_done=already_done, seconds=time.monotonic() - began)
 
 
+def _asked() -> list[tuple[str, dict[str, Any]]]:
+    named = [(f"prompt {number}", prompt) for number, prompt in enumerate(PROMPTS, start=1)]
+    return expand(named, seeds=SEEDS, fields=FIELDS)
+
+
 def _runs(store: ArtifactStore) -> list[RunHandle]:
     """Return the four runs in order, each at its newest generation, DONE where that has succeeded."""
     runs = []
-    named = [(f"prompt {number}", prompt) for number, prompt in enumerate(PROMPTS, start=1)]
-    for label, fields in expand(named, seeds=SEEDS, fields=FIELDS):
+    for label, fields in _asked():
         job = build_job(fields)
         manifest = latest_manifest(store, job.job_id)
         done = manifest is not None and manifest.status is JobStatus.SUCCEEDED
@@ -224,50 +227,3 @@ def _stop_requests() -> Iterator[_StopFlag]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _claimed(folder: Path, *, fresh: bool) -> Iterator[None]:
-    """Hold the demo's folder for one demo at a time; emptied first where `fresh`. Raises DemoFolderError."""
-    import fcntl  # noqa: PLC0415 - not on Windows, where no node runs either
-
-    _check_folder(folder, fresh=fresh)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        marker = os.open(folder / _MARKER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise DemoFolderError(f"cannot use {folder}: {error.strerror}; name another by --storage") from None
-    try:
-        try:
-            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DemoFolderError(f"another demo is at work in {folder}; wait for it") from None
-        if fresh:
-            _empty(folder)
-        yield
-    finally:
-        os.close(marker)
-
-
-def _check_folder(folder: Path, *, fresh: bool) -> None:
-    if folder.is_symlink():
-        raise DemoFolderError(f"{folder} is a link; the demo works in a real folder only")
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise DemoFolderError(f"{folder} is a file; name a folder by --storage")
-    foreign = sorted({entry.name for entry in folder.iterdir()} - _OWN_ENTRIES)
-    if fresh and foreign and not (folder / _MARKER).is_file():
-        raise DemoFolderError(
-            f"{folder} was not made by the demo (it holds {foreign[0]!r}), so it is not emptied"
-        )
-
-
-def _empty(folder: Path) -> None:
-    """Remove what a demo leaves, and nothing that anybody else put there; links are removed, not followed."""
-    for name in sorted(_OWN_ENTRIES - {_MARKER}):
-        entry = folder / name
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from client.demo import run_demo
 from client.errors import DemoError, DemoFolderError
 from client.session import Session
 from client.settings import ClientSettings
+from storage.local import LocalStore
 
 FAKE_NODE = Path(__file__).parent / "fake_demo_node.py"
 DRIVER = """
@@ -138,35 +139,77 @@ def test_a_film_that_is_gone_is_not_called_done(demo: Any, folder: Path) -> None
         demo()
 
 
-def test_fresh_empties_no_folder_that_the_demo_did_not_make(demo: Any, folder: Path) -> None:
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_store_of_real_films_is_neither_emptied_nor_worked_in(
+    demo: Any, folder: Path, end_run: Any, make_job: Any, fresh: bool
+) -> None:
+    end_run(LocalStore(folder), make_job())
+    (folder / "sweeps" / "sweep-1").mkdir(parents=True)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+    with pytest.raises(DemoFolderError, match=r"was not made by the demo \(it holds 'runs'\)"):
+        demo(fresh=fresh)
+
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_fresh_uses_an_empty_folder(demo: Any, folder: Path) -> None:
     folder.mkdir(parents=True)
-    (folder / "runs").mkdir()
-    (folder / "thesis.txt").write_text("years of work")
 
-    with pytest.raises(DemoFolderError, match=r"holds 'thesis\.txt'"):
-        demo(fresh=True)
+    code, said, _ = demo(fresh=True)
 
-    assert (folder / "thesis.txt").read_text() == "years of work"
-    assert (folder / "runs").exists()
+    assert (code, said["succeeded"]) == (0, 4)
 
 
-def test_fresh_keeps_what_others_put_beside_its_own_files(demo: Any, folder: Path) -> None:
+def test_fresh_removes_only_what_the_demos_own_sweeps_made(
+    demo: Any, folder: Path, end_run: Any, make_job: Any
+) -> None:
     demo()
+    real = end_run(LocalStore(folder), make_job())
     (folder / "notes.txt").write_text("mine")
+    earlier = folder / "runs" / "0123abcd"  # a run of an earlier version's demo, known by its sweep
+    earlier.mkdir()
+    sweep = json.loads(names(folder, "sweep.json")[0].read_text())
+    run = {**sweep["runs"][0], "run_id": earlier.name}
+    (folder / "sweeps" / "sweep-0").mkdir()
+    (folder / "sweeps" / "sweep-0" / "sweep.json").write_text(json.dumps({**sweep, "runs": [run]}))
+    old = names(folder, "video.mp4")
 
     demo(fresh=True)
 
     assert (folder / "notes.txt").read_text() == "mine"
+    assert (folder / "runs" / real.run_id).is_dir()
+    assert not earlier.exists()
+    assert len(names(folder, "sweep.json")) == 1
+    assert len(names(folder, "video.mp4")) == len(old) == 5
+
+
+def test_fresh_removes_what_a_killed_upload_left(demo: Any, folder: Path) -> None:
+    demo()
+    left = f".{{}}.123.{'0a' * 8}.tmp"
+    places = [names(folder, "video.mp4")[0].parent / left.format("video.mp4")]
+    places += [
+        folder / left.format("summary.json"),
+        folder / "sweeps" / "sweep-9" / left.format("sweep.json"),
+    ]
+    for place in places:
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("half")
+
+    demo(fresh=True)
+
+    assert [place for place in places if place.exists()] == []
+    assert not (folder / "sweeps" / "sweep-9").exists()
 
 
 def test_fresh_follows_no_link(demo: Any, folder: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("x")
-    folder.mkdir(parents=True)
-    (folder / "runs").symlink_to(outside)
-    (folder / "sweeps").mkdir()
+    demo()
     (folder / "sweeps" / "inner").symlink_to(outside)
+    run = names(folder, "video.mp4")[0].parents[3]
+    (run / "link").symlink_to(outside)
 
     code, _, _ = demo(fresh=True)
 
