@@ -83,7 +83,9 @@ def make_film(
     upload_started = time.monotonic()
     attempt.files["video"] = store.put_file(attempt.key("video.mp4"), film)
     ended = time.monotonic()
-    attempt.upload_seconds, attempt.total_seconds = ended - upload_started, ended - attempt.started
+    engine_wait = attempt.result.seconds.engine_wait or 0.0
+    attempt.upload_seconds = ended - upload_started
+    attempt.total_seconds = ended - attempt.started - engine_wait
     film.unlink(missing_ok=True)
     _prune(film.parent, root)
 

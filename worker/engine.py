@@ -24,9 +24,12 @@ from queue_schemas.errors import InvalidRequestError, NotImplementedWorkflowErro
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import IMPLEMENTED_WORKFLOWS, Job
 from queue_schemas.requests import GenerateRequest
+from queue_schemas.reservations import Reservation
 from queue_schemas.results import EngineReady, GenerateResult
-from worker.errors import EngineBusyError
+from worker.errors import EngineBusyError, SlotClosedError
 from worker.machine import describe_machine, node_name
+from worker.next_slot import NextSlot
+from worker.pace import Paces, RunningJob
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,8 @@ class _Made:
 
     generation: Generation
     jobs_served: int
+    started: float
+    """When its turn on the GPU began, by the monotonic clock."""
 
 
 class Engine:
@@ -57,6 +62,8 @@ class Engine:
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self._lock = threading.Lock()
         self._on_gpu = self._in_flight = self._served = 0
+        self._slot, self._paces = NextSlot(), Paces()
+        self._running: RunningJob | None = None
 
     @property
     def checkpoint(self) -> str:
@@ -115,24 +122,53 @@ class Engine:
         self.take_seat()
         return self.generate_seated(request, on_event=on_event, cancelled=cancelled)
 
-    def take_seat(self) -> None:
-        """Reserve the right to call `generate_seated` once. Raises EngineBusyError."""
+    def take_seat(self, reservation: str | None = None) -> None:
+        """Take the right to call `generate_seated` once; with a reservation, the seat that was kept for it.
+
+        Raises EngineBusyError, ReservationLostError.
+        """
         with self._lock:
-            if self._on_gpu >= GPU_SEATS or self._in_flight >= SEATS:
+            if reservation is not None:
+                self._slot.present(reservation)
+            elif self._full():
                 raise EngineBusyError
             self._on_gpu += 1
             self._in_flight += 1
+
+    def reserve(self) -> Reservation:
+        """Hand the next slot to one caller for a moment. Raises SlotClosedError."""
+        with self._lock:
+            if self._full():
+                raise SlotClosedError("a job holds the next slot already")
+            token, seconds = self._slot.reserve(remaining_seconds=self._remaining())
+        return Reservation(reservation=token, seconds=seconds)
+
+    def confirm(self, reservation: str, run_id: str) -> Reservation:
+        """Keep the slot for a claimed run, as long as it is renewed. Raises ReservationLostError."""
+        with self._lock:
+            return Reservation(reservation=reservation, seconds=self._slot.confirm(reservation, run_id))
+
+    def renew(self, reservation: str) -> Reservation:
+        """Keep a confirmed slot longer, within its limit. Raises ReservationLostError."""
+        with self._lock:
+            return Reservation(reservation=reservation, seconds=self._slot.renew(reservation))
+
+    def release(self, reservation: str) -> Reservation:
+        """Give the slot back; does nothing where it is gone already."""
+        with self._lock:
+            self._slot.release(reservation)
+        return Reservation(reservation=reservation, seconds=0.0)
 
     def generate_seated(
         self, request: GenerateRequest, *, on_event: OnEvent, cancelled: Cancelled
     ) -> GenerateResult:
         """Do what `generate` does, for a checked request whose seat is taken; the seat is given back."""
-        started = time.monotonic()
+        seated = time.monotonic()
         try:
             future = self._gpu.submit(self._denoise, request.job, on_event, cancelled)
             future.add_done_callback(self._leave_gpu)
             made = _await_gpu(future, cancelled)
-            return self._deliver(request, made, on_event, started=started)
+            return self._deliver(request, made, on_event, seated=seated)
         finally:
             with self._lock:
                 self._in_flight -= 1
@@ -144,20 +180,46 @@ class Engine:
 
     def _denoise(self, job: Job, on_event: OnEvent, cancelled: Cancelled) -> _Made:
         """Run on the GPU thread."""
+        started = time.monotonic()
         if cancelled():
             raise GenerationCancelledError(step=0)
         log.info("job %s: starting", job.job_id)
-        generation = self._pipeline.generate(job, on_progress=on_event, cancelled=cancelled)
+        running = self._paces.start(job)
+
+        def on_progress(event: ProgressEvent) -> None:
+            with self._lock:
+                running.note(event)
+            on_event(event)
+
         with self._lock:
+            self._running = running
+        try:
+            generation = self._pipeline.generate(job, on_progress=on_progress, cancelled=cancelled)
+        finally:
+            with self._lock:
+                self._running = None
+        with self._lock:
+            self._paces.finish(running)
             served, self._served = self._served, self._served + 1
-        return _Made(generation=generation, jobs_served=served)
+        return _Made(generation=generation, jobs_served=served, started=started)
 
     def _leave_gpu(self, _: object) -> None:
         with self._lock:
             self._on_gpu -= 1
 
+    def _full(self) -> bool:
+        """Whether every seat is taken or kept. Call with the lock held."""
+        kept = int(self._slot.held)
+        return self._on_gpu + kept >= GPU_SEATS or self._in_flight + kept >= SEATS
+
+    def _remaining(self) -> float | None:
+        """What the running job still needs of the GPU; 0 without one. Call with the lock held."""
+        if self._on_gpu == 0:
+            return 0.0
+        return None if self._running is None else self._running.remaining_seconds
+
     def _deliver(
-        self, request: GenerateRequest, made: _Made, on_event: OnEvent, *, started: float
+        self, request: GenerateRequest, made: _Made, on_event: OnEvent, *, seated: float
     ) -> GenerateResult:
         job, generation = request.job, made.generation
         on_event(ProgressEvent(stage=Stage.MUX))
@@ -166,9 +228,13 @@ class Engine:
         media, file = self._encoder.submit(_encode, target, request=request, generation=generation).result()
         ended = time.monotonic()
         seconds = generation.seconds.model_copy(
-            update={"mux": ended - mux_started, "engine_total": ended - started}
+            update={
+                "engine_wait": made.started - seated,
+                "mux": ended - mux_started,
+                "engine_total": ended - made.started,
+            }
         )
-        log.info("job %s: finished in %.2f s", job.job_id, ended - started)
+        log.info("job %s: finished in %.2f s", job.job_id, ended - made.started)
         return GenerateResult(
             job_id=job.job_id,
             output=request.output,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 import httpx
 from pydantic import ValidationError
@@ -15,12 +15,22 @@ from pydantic import ValidationError
 from queue_schemas import limits
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import EVENT_ADAPTER, ErrorEvent, JobError, ProgressEvent
+from queue_schemas.reservations import RESERVATION_GONE_STATUS, RESERVATION_HEADER, Reservation
 from queue_schemas.results import EngineReady, GenerateResult
-from worker.errors import EngineAnswerError, EngineBusyError, EngineLostError, EngineStalledError
+from worker.errors import (
+    EngineAnswerError,
+    EngineBusyError,
+    EngineLostError,
+    EngineStalledError,
+    ReservationLostError,
+    SlotClosedError,
+)
 
 SILENCE_SECONDS: Final = 1800.0
 """Longest wait for the next event; a step of a full-size film on a CPU takes minutes."""
 _POLL_SECONDS: Final = 0.25
+_RESERVE_SECONDS: Final = 5.0
+"""An engine answers such a call in a millisecond; one that does not is as good as gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +83,63 @@ class EngineClient:
                     raise
             time.sleep(_POLL_SECONDS)
 
+    def reserve(self) -> Reservation:
+        """Take the engine's next slot for a moment. Raises SlotClosedError, EngineLostError."""
+        return self._reservation("/reserve", {})
+
+    def confirm(self, reservation: str, *, run_id: str) -> Reservation:
+        """Keep the slot for a claimed run. Raises ReservationLostError, EngineLostError."""
+        return self._reservation("/reserve/confirm", {"reservation": reservation, "run_id": run_id})
+
+    def renew(self, reservation: str) -> Reservation:
+        """Keep a confirmed slot longer. Raises ReservationLostError, EngineLostError."""
+        return self._reservation("/reserve/renew", {"reservation": reservation})
+
+    def release(self, reservation: str) -> None:
+        """Give the slot back, whoever holds it by now. Raises EngineLostError."""
+        self._reservation("/reserve/release", {"reservation": reservation})
+
+    def _reservation(self, path: str, body: Mapping[str, str]) -> Reservation:
+        with self._translated():
+            answer = self._http.post(path, json=body, timeout=_RESERVE_SECONDS)
+            if answer.status_code == 200:
+                return Reservation.model_validate_json(answer.content)
+        _raise_reservation_error(answer)
+
     def generate(
         self,
         body: Mapping[str, Any],
         *,
         on_event: Callable[[ProgressEvent], None],
         busy_seconds: float,
+        reservation: str | None = None,
     ) -> GenerateResult:
         """Have one job made; a busy engine is asked again for up to `busy_seconds`.
 
-        Raises EngineAnswerError with the engine's own error, EngineLostError, EngineStalledError.
+        With a reservation the engine has kept a seat. Raises ReservationLostError when it is gone,
+        EngineAnswerError with the engine's own error, EngineLostError, EngineStalledError.
         """
         deadline = time.monotonic() + busy_seconds
         while True:
             try:
-                return self._generate_once(body, on_event)
+                return self._generate_once(body, on_event, reservation=reservation)
             except EngineBusyError:
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(_POLL_SECONDS)
 
     def _generate_once(
-        self, body: Mapping[str, Any], on_event: Callable[[ProgressEvent], None]
+        self, body: Mapping[str, Any], on_event: Callable[[ProgressEvent], None], *, reservation: str | None
     ) -> GenerateResult:
         headers = {"Accept": "application/x-ndjson"}
+        if reservation is not None:
+            headers[RESERVATION_HEADER] = reservation
         with self._translated(), self._http.stream("POST", "/generate", json=body, headers=headers) as answer:
             if answer.status_code != 200:
                 answer.read()
                 error = _error_of(answer)
+                if answer.status_code == RESERVATION_GONE_STATUS:
+                    raise ReservationLostError(error.message)
                 raise EngineBusyError if error.code is ErrorCode.BUSY else EngineAnswerError(error)
             for line in _lines(answer):
                 event = EVENT_ADAPTER.validate_json(line)
@@ -133,6 +172,15 @@ def _lines(answer: httpx.Response) -> Iterator[str]:
             raise EngineLostError("the engine sent an oversized event")
         if line:
             yield line
+
+
+def _raise_reservation_error(answer: httpx.Response) -> NoReturn:
+    error = _error_of(answer)
+    if answer.status_code == RESERVATION_GONE_STATUS:
+        raise ReservationLostError(error.message)
+    if error.code is ErrorCode.BUSY:
+        raise SlotClosedError(error.message)
+    raise EngineAnswerError(error)
 
 
 def _error_of(answer: httpx.Response) -> JobError:

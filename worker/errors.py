@@ -39,6 +39,18 @@ class EngineBusyError(WorkerError):
         super().__init__("the engine has one job running and one waiting; try again when one has ended")
 
 
+class SlotClosedError(WorkerError):
+    """Raised when the engine's next slot is held by another puller, or not open yet; ask again soon."""
+
+    code = ErrorCode.BUSY
+
+
+class ReservationLostError(WorkerError):
+    """Raised when a reservation ran out or its engine is another one now: the claimed job is given back."""
+
+    code = ErrorCode.BUSY
+
+
 class EngineLostError(WorkerError):
     """Raised when the engine cannot be reached, or went away in the middle of a job."""
 

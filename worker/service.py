@@ -1,4 +1,4 @@
-"""HTTP over an engine: `GET /ready` and `POST /generate` (JSON, or NDJSON events when asked).
+"""HTTP over an engine: `GET /ready`, `POST /generate` (JSON, or NDJSON events when asked), `POST /reserve`.
 
 The event loop never waits for the GPU or the encoder: each generation blocks a thread of its own. A caller
 that goes away cancels its job at the next step; the engine stays busy until its GPU thread has returned.
@@ -19,14 +19,21 @@ from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import ValidationError
 
 from queue_schemas import limits
-from queue_schemas.errors import ErrorCode
+from queue_schemas.errors import ErrorCode, InvalidRequestError, explain
 from queue_schemas.events import ErrorEvent, JobError, ProgressEvent, ResultEvent
 from queue_schemas.requests import GenerateRequest, load_json_object, parse_request
+from queue_schemas.reservations import (
+    RESERVATION_GONE_STATUS,
+    RESERVATION_HEADER,
+    Reservation,
+    ReservationRequest,
+)
 from queue_schemas.results import GenerateResult
 from worker.engine import SEATS, Engine
-from worker.errors import job_error
+from worker.errors import ReservationLostError, job_error
 
 log = logging.getLogger(__name__)
 
@@ -108,16 +115,48 @@ def make_app(slot: EngineSlot, *, doors: Doors) -> FastAPI:
             slot.engine.check(parsed)
             if parsed.delivery.dry_run:
                 return JSONResponse(slot.engine.describe(parsed).model_dump(mode="json"))
-            slot.engine.take_seat()
+            slot.engine.take_seat(request.headers.get(RESERVATION_HEADER))
         except Exception as error:  # the edge of the process: every failure has an answer
-            return failure(_told(error))
+            return _failed(error)
         call = _Call(slot.engine, parsed, loop=asyncio.get_running_loop())
         call.start(threads, request)
         if NDJSON in request.headers.get("accept", ""):
             return StreamingResponse(_events(call), media_type=NDJSON)
         return await _answer(call)
 
+    async def reservation(request: Request) -> Response:
+        refused = doors.refuse(request) or _refuse_body(request)
+        if refused is not None:
+            return refused
+        if slot.engine is None:
+            return failure(JobError(code=ErrorCode.BUSY, message=f"still {slot.message}", retryable=True))
+        try:
+            act = request.url.path.rpartition("/")[2]
+            answer = _reserve(slot.engine, act, await _read_body(request))
+        except Exception as error:  # the edge of the process: every failure has an answer
+            return _failed(error)
+        return JSONResponse(answer.model_dump(mode="json"))
+
+    for path in ("/reserve", "/reserve/confirm", "/reserve/renew", "/reserve/release"):
+        app.add_api_route(path, reservation, methods=["POST"])
     return app
+
+
+def _reserve(engine: Engine, act: str, body: bytes) -> Reservation:
+    """Do one of the four acts on the next slot."""
+    if act == "reserve":
+        return engine.reserve()
+    try:
+        asked = ReservationRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise InvalidRequestError(explain(error)) from None
+    if act == "renew":
+        return engine.renew(asked.reservation)
+    if act == "release":
+        return engine.release(asked.reservation)
+    if asked.run_id is None:
+        raise InvalidRequestError("field 'run_id' is missing")
+    return engine.confirm(asked.reservation, asked.run_id)
 
 
 class _Call:
@@ -188,13 +227,18 @@ async def _answer(call: _Call) -> Response:
 
 
 async def _read_request(request: Request, *, checkpoint: str) -> GenerateRequest:
+    fields = load_json_object(await _read_body(request), limit_bytes=limits.BODY_BYTES)
+    return parse_request(fields, checkpoint=checkpoint)
+
+
+async def _read_body(request: Request) -> bytes:
+    """Return the body, or its beginning where it is over the limit: then it is too long for any reader."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > limits.BODY_BYTES:  # no Content-Length, or a false one
             break
-    fields = load_json_object(bytes(body), limit_bytes=limits.BODY_BYTES)
-    return parse_request(fields, checkpoint=checkpoint)
+    return bytes(body)
 
 
 def _refuse_body(request: Request) -> Response | None:
@@ -214,9 +258,16 @@ def _told(error: BaseException) -> JobError:
     return found
 
 
-def failure(error: JobError) -> Response:
-    """Return an error as JSON under the status that fits its code."""
-    return JSONResponse({"error": error.model_dump(mode="json")}, status_code=_STATUS.get(error.code, 500))
+def _failed(error: Exception) -> Response:
+    """Answer with what went wrong; a lost reservation has a status of its own, which tells it from busy."""
+    gone = isinstance(error, ReservationLostError)
+    return failure(_told(error), status=RESERVATION_GONE_STATUS if gone else None)
+
+
+def failure(error: JobError, *, status: int | None = None) -> Response:
+    """Return an error as JSON under the status that fits its code, or under the one that is given."""
+    status = status or _STATUS.get(error.code, 500)
+    return JSONResponse({"error": error.model_dump(mode="json")}, status_code=status)
 
 
 def refusal(status: int, message: str) -> Response:
