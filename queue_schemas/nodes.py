@@ -15,3 +15,9 @@ class NodeCard(BaseModel):
     device: str
     attention_backends: list[str]
     started_at: str
+    offers: list[str] = []
+    """What needs it satisfies: `checkpoint:NAME`, `attention:NAME` for each backend, `node:NAME`."""
+    storage_url: str | None = None
+    """Where it writes, as an absolute address without secrets."""
+    store_id: str | None = None
+    """The identity of that store (`store.json`)."""

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from queue_schemas import limits
+from queue_schemas.runs import Priority, RunKey
 
 
 class SweepRun(BaseModel):
@@ -15,6 +16,9 @@ class SweepRun(BaseModel):
     run_id: str
     job: dict[str, Any]
     label: str = ""
+    key: RunKey = RunKey()
+    generation: int = Field(default=1, ge=1)
+    """The generation that this sweep asked for; resuming queues it where no manifest of it exists."""
 
 
 class Sweep(BaseModel):
@@ -25,4 +29,5 @@ class Sweep(BaseModel):
     schema_version: Literal[1] = 1
     sweep_id: str
     created_at: str
+    priority: Priority = Priority.NORMAL
     runs: list[SweepRun] = Field(min_length=1, max_length=limits.SWEEP_RUNS)

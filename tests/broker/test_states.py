@@ -5,9 +5,10 @@ import redis
 import rq.job
 
 from broker import keys
+from broker.errors import QueueEntryError
 from broker.nodes import announce, live_nodes, withdraw
-from broker.progress import write_progress
-from broker.states import STATUS_OF_RQ, RunState, read_states
+from broker.progress import PROGRESS_TTL_SECONDS, write_progress
+from broker.states import STATUS_OF_RQ, RunState, find_entries, read_states
 from broker.submit import QueuedRun, submit_runs
 from queue_schemas.events import JobStatus, ProgressEvent, Stage
 from queue_schemas.nodes import NodeCard
@@ -81,3 +82,22 @@ def test_fleets_do_not_see_each_other(redis_connection: redis.Redis, card: NodeC
 
     assert live_nodes(redis_connection, fleet="day") == []
     assert live_nodes(redis_connection, fleet="night") == [card]
+
+
+def test_the_age_of_progress_is_told(redis_connection: redis.Redis) -> None:
+    write_progress(redis_connection, "a-1", event=ProgressEvent(stage=Stage.MUX))
+    redis_connection.pexpire("h3:progress:a-1", (PROGRESS_TTL_SECONDS - 90) * 1_000)
+
+    old, none = read_states(redis_connection, ["a-1", "b-1"])
+
+    assert old.progress_age_seconds == pytest.approx(90, abs=5)
+    assert none.progress_age_seconds is None
+
+
+def test_entries_are_found_by_the_start_of_their_id(redis_connection: redis.Redis) -> None:
+    for entry in ("abc-1", "abd-1", "xabc-1"):
+        redis_connection.hset(f"rq:job:{entry}", "status", "queued")
+
+    assert find_entries(redis_connection, "ab") == ["abc-1", "abd-1"]
+    with pytest.raises(QueueEntryError):
+        find_entries(redis_connection, "a*")
