@@ -39,8 +39,8 @@ class S3Address:
     """Of the service as this process reaches it; None is AWS."""
     region: str | None = None
     addressing: Addressing | None = None
-    """`path` is host/bucket/key, `virtual` bucket.host/key. None is boto3's choice on AWS, else `path`: with
-    a service of one's own a bucket is rarely a host name."""
+    """`path` is host/bucket/key, `virtual` bucket.host/key. None is `virtual` on AWS and `path` elsewhere:
+    with a service of one's own a bucket is rarely a host name."""
     public_endpoint: str | None = None
     """Of the service as a reader of links reaches it: its host is signed and cannot be changed later."""
 
