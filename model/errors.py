@@ -24,6 +24,26 @@ class CheckpointMissingError(ModelError):
         self.role, self.looked_at = role, list(looked_at)
 
 
+class CheckpointAmbiguousError(ModelError):
+    """Raised when several files fit one role and nobody said which."""
+
+    code = ErrorCode.CHECKPOINT_MISSING
+
+    def __init__(self, role: str, *, folder: Path, names: Sequence[str], option: str) -> None:
+        super().__init__(f"several {role} files fit in {folder} ({', '.join(names)}); name one with {option}")
+        self.role, self.folder, self.names = role, folder, list(names)
+
+
+class ResidentSetError(ModelError):
+    """Raised when a resident set file is absent, malformed, or asks for what no version can do yet."""
+
+    code = ErrorCode.CHECKPOINT_INVALID
+
+    def __init__(self, source: Path, reason: str) -> None:
+        super().__init__(f"resident set {source}: {reason}")
+        self.source, self.reason = source, reason
+
+
 class CheckpointFileError(ModelError):
     """Raised when a file is no readable safetensors file: truncated, foreign, malformed."""
 

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from model.loading.files import ResidentFiles
+from model.loading.sample import sample_sha256
 from queue_schemas.benchmark import CheckpointFile, CheckpointSet
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "av", "h3-blackwell-runtime")
@@ -32,7 +33,11 @@ def checkpoint_set(files: ResidentFiles, *, tokenizer_identity: str) -> Checkpoi
     pruned = any(name.endswith("adaln_t_table") for name in files.transformer.tensors)
     entries = [
         CheckpointFile(
-            role=role, name=header.path.name, size_bytes=header.size_bytes, header_sha256=header.sha256
+            role=role,
+            name=header.path.name,
+            size_bytes=header.size_bytes,
+            header_sha256=header.sha256,
+            sample_sha256=sample_sha256(header),
         )
         for role, header in headers.items()
     ]
@@ -46,6 +51,7 @@ def checkpoint_set(files: ResidentFiles, *, tokenizer_identity: str) -> Checkpoi
         name=files.name,
         weights=weights,
         transformer_layout="pruned" if pruned else "full",
+        transformer_task=files.transformer_task,
         files=[*entries, tokenizer],
     )
 

@@ -24,6 +24,13 @@ class CheckpointFile(_Record):
     size_bytes: int
     header_sha256: str
     """SHA-256 over the safetensors length prefix and JSON header; of the whole file for a tokenizer."""
+    sample_sha256: str | None = None
+    """SHA-256 over the header and blocks spread over the payload; tells a fine-tune from its base."""
+
+    @property
+    def identity(self) -> str:
+        """What nodes of a fleet compare: equal for equal files, whatever they are called."""
+        return f"{self.header_sha256}.{self.sample_sha256 or ''}"
 
 
 class CheckpointSet(_Record):
@@ -33,6 +40,8 @@ class CheckpointSet(_Record):
     weights: Literal["real", "random"]
     """`random`: a synthetic checkpoint; figures on quality mean nothing."""
     transformer_layout: Literal["full", "pruned"]
+    transformer_task: Literal["fl2va", "ref2va"] | None = None
+    """What the transformer was trained for; t2va runs on either. None where nothing tells."""
     files: list[CheckpointFile]
 
 

@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from model.errors import CheckpointFileError, CheckpointMissingError
+from model.errors import (
+    CheckpointAmbiguousError,
+    CheckpointFileError,
+    CheckpointMissingError,
+    ResidentSetError,
+)
 from model.loading.header import Header, read_header
+from model.loading.resident import SETS_FOLDER, find_set, set_files
 from model.loading.tensors import wrapper_prefix
+from queue_schemas.resident import ResidentSet, TransformerTask
 
 FOLDERS: Final[Mapping[str, str]] = {
     "transformer": "diffusion_models",
@@ -39,6 +46,9 @@ class ResidentFiles:
 
     name: str
     transformer: Header
+    """The one that is loaded: t2va runs on either."""
+    transformer_task: TransformerTask | None = None
+    """What the set says it was trained for; None for a file named alone, which does not tell."""
     text_encoder: Header
     video_vae: Header
     audio_vae: Header
@@ -60,21 +70,32 @@ def find_files(
 ) -> ResidentFiles:
     """Find one file per role: the named one, else the only one in the role's folder that holds such a model.
 
-    A name is a path, or a file name below the role's folder with or without `.safetensors`.
-    Raises CheckpointMissingError (which places were looked at) and CheckpointFileError.
+    A name is a path, or a file name below the role's folder with or without `.safetensors`. `checkpoint` may
+    also name a resident set, which then names the files. Raises CheckpointMissingError (which places were
+    looked at), CheckpointAmbiguousError, CheckpointFileError, ResidentSetError.
     """
+    if models_dir is not None and not models_dir.is_dir():
+        raise CheckpointMissingError(
+            "transformer", looked_at=[models_dir], hint="this models folder (--models-dir) does not exist"
+        )
     named = {
         "transformer": checkpoint,
         "text_encoder": text_encoder,
         "video_vae": video_vae,
         "audio_vae": audio_vae,
     }
+    resident = find_set(models_dir, checkpoint)
+    if resident is not None:
+        return _files_of_set(resident, models_dir, named=named, tokenizer_dir=tokenizer_dir)
     found = {role: _find(role, models_dir, name) for role, name in named.items()}
-    own_tokenizer = models_dir / "tokenizer" if models_dir else None
-    if tokenizer_dir is None and own_tokenizer is not None and (own_tokenizer / "tokenizer.json").is_file():
-        tokenizer_dir = own_tokenizer
-    stem = found["transformer"].path.stem
-    return ResidentFiles(name=_resident_name(stem), tokenizer_dir=tokenizer_dir, **found)
+    return ResidentFiles(
+        name=_resident_name(found["transformer"].path.stem),
+        transformer=found["transformer"],
+        text_encoder=found["text_encoder"],
+        video_vae=found["video_vae"],
+        audio_vae=found["audio_vae"],
+        tokenizer_dir=tokenizer_dir or _own_tokenizer(models_dir),
+    )
 
 
 def plays(role: str, header: Header) -> bool:
@@ -83,15 +104,71 @@ def plays(role: str, header: Header) -> bool:
     return all(prefix + mark in header.tensors for mark in MARKS[role])
 
 
-def _find(role: str, models_dir: Path | None, name: str | None) -> Header:
+def _files_of_set(
+    resident: tuple[Path, ResidentSet],
+    models_dir: Path | None,
+    *,
+    named: Mapping[str, str | None],
+    tokenizer_dir: Path | None,
+) -> ResidentFiles:
+    """Find what a set names; an option may choose where the set leaves it open, and nowhere else."""
+    path, resident_set = resident
+    tasks: dict[TransformerTask, str | None] = {
+        "fl2va": resident_set.transformer.fl2va,
+        "ref2va": resident_set.transformer.ref2va,
+    }
+    # Found and checked even where only one is loaded: a set with a file missing is no set.
+    transformers = {
+        task: _find("transformer", models_dir, name, beside=path.parent)
+        for task, name in tasks.items()
+        if name is not None
+    }
+    task, transformer = next(iter(transformers.items()))
+    found = {}
+    for role in ("text_encoder", "video_vae", "audio_vae"):
+        own, option = getattr(resident_set, role), named[role]
+        if own is not None and option is not None:
+            raise ResidentSetError(
+                path, f"names its {role} itself; leave {OPTIONS[role]} out, or write a set of another name"
+            )
+        found[role] = _find(role, models_dir, own or option, beside=path.parent if own else None)
+    if tokenizer_dir is None and resident_set.tokenizer is not None:
+        tokenizer_dir = _tokenizer_of_set(path, resident_set.tokenizer, models_dir)
+    return ResidentFiles(
+        name=resident_set.name,
+        transformer=transformer,
+        transformer_task=task,
+        text_encoder=found["text_encoder"],
+        video_vae=found["video_vae"],
+        audio_vae=found["audio_vae"],
+        tokenizer_dir=tokenizer_dir or _own_tokenizer(models_dir),
+    )
+
+
+def _tokenizer_of_set(path: Path, name: str, models_dir: Path | None) -> Path:
+    places = [path.parent / name, *([models_dir / name] if models_dir else [])]
+    for place in places:
+        if (place / "tokenizer.json").is_file():
+            return place
+    raise ResidentSetError(path, f"no tokenizer.json in {' or '.join(str(place) for place in places)}")
+
+
+def _own_tokenizer(models_dir: Path | None) -> Path | None:
+    """Return the models folder's own tokenizer, where it has one."""
+    folder = models_dir / "tokenizer" if models_dir else None
+    return folder if folder is not None and (folder / "tokenizer.json").is_file() else None
+
+
+def _find(role: str, models_dir: Path | None, name: str | None, *, beside: Path | None = None) -> Header:
+    """Find a role's file; a relative name counts from the working folder, or from `beside` instead."""
     folder = models_dir / FOLDERS[role] if models_dir else None
     if name is not None:
-        places = [Path(name)]
+        places = [Path(name) if beside is None else beside / name]
         if folder is not None:
             places += [folder / name, folder / f"{name}.safetensors"]
         chosen = next((place for place in places if place.is_file()), None)
         if chosen is None:
-            raise CheckpointMissingError(role, looked_at=places)
+            raise CheckpointMissingError(role, looked_at=places, hint=_present(role, models_dir))
         header = read_header(chosen)
         if not plays(role, header):
             raise CheckpointFileError(
@@ -99,20 +176,34 @@ def _find(role: str, models_dir: Path | None, name: str | None) -> Header:
             )
         return header
     if folder is None or not folder.is_dir():
-        looked_at = [folder] if folder is not None else [Path(FOLDERS[role])]
+        absent = f"there is no such folder in {models_dir}; " if models_dir is not None else ""
         raise CheckpointMissingError(
             role,
-            looked_at=looked_at,
-            hint=f"set H3_MODELS_DIR or --models-dir, or name it with {OPTIONS[role]}",
+            looked_at=[folder] if folder is not None else [Path(FOLDERS[role])],
+            hint=f"{absent}set H3_MODELS_DIR or --models-dir, or name it with {OPTIONS[role]}",
         )
     return _only_candidate(role, folder)
 
 
-def _only_candidate(role: str, folder: Path) -> Header:
-    """The one file in `folder` that plays `role`; other models' files, common in ComfyUI, are passed over."""
-    paths = sorted(folder.rglob("*.safetensors"))
+def _present(role: str, models_dir: Path | None) -> str:
+    """Say which names would have been understood."""
+    if models_dir is None:
+        return "no models folder is set (H3_MODELS_DIR, --models-dir)"
+    folder = models_dir / FOLDERS[role]
+    candidates, _ = _candidates(role, folder)
+    names = [str(header.path.relative_to(folder).with_suffix("")) for header in candidates]
+    sets = list(set_files(models_dir)) if role == "transformer" else []
+    there = ", ".join(names) or f"no {role} file"
+    return f"in {folder}: {there}" + (f"; in {SETS_FOLDER}: {', '.join(sets)}" if sets else "")
+
+
+def _candidates(role: str, folder: Path) -> tuple[list[Header], list[CheckpointFileError]]:
+    """The files in `folder` that play `role`, and those that cannot be read.
+
+    Other models' files, common in ComfyUI, are passed over.
+    """
     candidates, faults = [], []
-    for path in paths:
+    for path in sorted(folder.rglob("*.safetensors")):
         try:
             header = read_header(path)
         except CheckpointFileError as error:
@@ -120,17 +211,21 @@ def _only_candidate(role: str, folder: Path) -> Header:
             continue
         if plays(role, header):
             candidates.append(header)
+    return candidates, faults
+
+
+def _only_candidate(role: str, folder: Path) -> Header:
+    candidates, faults = _candidates(role, folder)
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        names = ", ".join(str(header.path.relative_to(folder)) for header in candidates)
-        raise CheckpointMissingError(
-            role, looked_at=[folder], hint=f"several fit ({names}); name one with {OPTIONS[role]}"
-        )
+        names = [str(header.path.relative_to(folder)) for header in candidates]
+        raise CheckpointAmbiguousError(role, folder=folder, names=names, option=OPTIONS[role])
     if faults:
         raise faults[0]
+    looked_at = sorted(folder.rglob("*.safetensors")) or [folder]
     raise CheckpointMissingError(
-        role, looked_at=paths or [folder], hint=f"put the file there or name it with {OPTIONS[role]}"
+        role, looked_at=looked_at, hint=f"put the file there or name it with {OPTIONS[role]}"
     )
 
 

@@ -1,8 +1,10 @@
 """Finding and loading a resident set: by content, strictly, with errors that say where and what."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from model.config import TINY
-from model.errors import CheckpointFileError, CheckpointMismatchError, CheckpointMissingError
+from model.errors import (
+    CheckpointAmbiguousError,
+    CheckpointFileError,
+    CheckpointMismatchError,
+    CheckpointMissingError,
+)
 from model.loading.files import find_files
 from model.loading.header import read_header
 from model.loading.models import load_audio_decoder, load_transformer, load_video_decoder
@@ -34,6 +41,14 @@ def link_all(source: Path, target: Path) -> Path:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(path)
     return target
+
+
+def write_set(path: Path, **fields: Any) -> Path:
+    """A resident set file; what is not given is h3-tiny's."""
+    own = {"transformer": {"fl2va": "h3-tiny"}, "text_encoder": "h3-tiny-qwen3vl"}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"name": path.stem, **own, **fields}))
+    return path
 
 
 def transformer_file(folder: Path) -> Path:
@@ -66,7 +81,9 @@ def test_two_transformers_ask_for_a_name_and_list_both(tiny: Path, tmp_path: Pat
     folder = link_all(tiny, tmp_path)
     (folder / "diffusion_models" / "second.safetensors").symlink_to(transformer_file(tiny))
 
-    with pytest.raises(CheckpointMissingError, match=r"h3-tiny.safetensors, second.*--checkpoint"):
+    with pytest.raises(
+        CheckpointAmbiguousError, match=r"several transformer files fit.*, second.*--checkpoint"
+    ):
         find_files(folder)
 
     assert find_files(folder, checkpoint="second").name == "second"
@@ -81,8 +98,21 @@ def test_a_missing_file_says_which_places_were_looked_at(tiny: Path) -> None:
 
 
 def test_a_missing_models_folder_is_named_with_the_option_that_sets_it(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointMissingError, match=r"diffusion_models.*H3_MODELS_DIR"):
+    with pytest.raises(CheckpointMissingError, match=r"nowhere; this models folder .* does not exist"):
         find_files(tmp_path / "nowhere")
+    with pytest.raises(CheckpointMissingError, match=r"diffusion_models; there is no such folder"):
+        find_files(tmp_path)
+    with pytest.raises(CheckpointMissingError, match=r"H3_MODELS_DIR"):
+        find_files(None)
+
+
+def test_a_wrong_name_is_answered_with_the_names_that_are_there(tiny: Path, tmp_path: Path) -> None:
+    folder = link_all(tiny, tmp_path)
+    (folder / "diffusion_models" / "second.safetensors").symlink_to(transformer_file(tiny))
+    write_set(folder / "h3_sets" / "night.json", name="night")
+
+    with pytest.raises(CheckpointMissingError, match=r"h3-tiny, second; in h3_sets: night"):
+        find_files(folder, checkpoint="h3-tinny")
 
 
 def test_a_file_in_the_wrong_role_is_refused(tiny: Path) -> None:

@@ -1,0 +1,52 @@
+"""Resident set: a small JSON file that names the files which one node keeps loaded, under one name.
+
+The name is what jobs ask for (`checkpoint`). A file is named as `--checkpoint` and its sisters name one: by a
+path, or by its name below the role's folder, with or without `.safetensors`.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from queue_schemas.runs import NAME_PATTERN
+
+FileName = Annotated[str, Field(min_length=1, max_length=1_000)]
+TransformerTask = Literal["fl2va", "ref2va"]
+
+
+class _Set(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Transformers(_Set):
+    """One transformer per task; either serves t2va."""
+
+    fl2va: FileName | None = None
+    ref2va: FileName | None = None
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if self.fl2va is None and self.ref2va is None:
+            raise ValueError("name a transformer for fl2va, for ref2va, or both")
+        return self
+
+
+class ResidentLora(_Set):
+    """A LoRA that jobs may ask for by its name. Declared only: no version loads one yet."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    file: FileName
+
+
+class ResidentSet(_Set):
+    """The content of a set file."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    transformer: Transformers
+    text_encoder: FileName
+    tokenizer: FileName | None = None
+    """Folder with tokenizer.json; the built-in Qwen vocabulary when left out."""
+    video_vae: FileName | None = None
+    """The only one in its folder when left out; so for `audio_vae`."""
+    audio_vae: FileName | None = None
+    loras: list[ResidentLora] = []
