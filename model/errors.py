@@ -81,6 +81,16 @@ class CheckpointMismatchError(ModelError):
         self.missing, self.unexpected, self.wrong = list(missing), list(unexpected), list(wrong)
 
 
+class SyntheticFolderError(ModelError):
+    """Raised when the folder for a synthetic checkpoint holds something that this project did not write."""
+
+    code = ErrorCode.CHECKPOINT_INVALID
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"{folder} exists and holds no synthetic checkpoint; move it away")
+        self.folder = folder
+
+
 class TokenizerError(ModelError):
     """Raised when no usable tokenizer can be made: a file absent or foreign, a special token missing."""
 

@@ -86,6 +86,7 @@ class H3Pipeline:
         attention_name, attention = resolve_attention(job.attention, self.device)
         reset_peak_memory(self.device)
 
+        decoder, reload_note = self._video_decoder(VAE_DTYPES[job.vae_dtype])
         with clock.stage(Stage.TEXT_ENCODE):
             network, num_text = self._condition(job, attention=attention, conventions=conventions)
         with clock.stage(Stage.DENOISE, steps=job.steps):
@@ -100,7 +101,9 @@ class H3Pipeline:
                 cancelled=cancelled,
             )
         with clock.stage(Stage.VIDEO_DECODE, steps=num_parts(job.frames)):
-            frames = self._decode_video(job, denoised.latents.video, on_progress, cancelled=cancelled)
+            frames = self._decode_video(
+                job, denoised.latents.video, decoder=decoder, on_progress=on_progress, cancelled=cancelled
+            )
         with clock.stage(Stage.AUDIO_DECODE):
             waveform = self._decode_audio(job, denoised.latents.audio)
 
@@ -114,6 +117,7 @@ class H3Pipeline:
             backends=self._backends(attention_name),
             seconds=clock.seconds(denoise_steps=denoised.step_seconds),
             peak_device_bytes=peak_memory(self.device),
+            notes=reload_note,
         )
 
     def _condition(
@@ -133,13 +137,19 @@ class H3Pipeline:
         return network, num_text
 
     def _decode_video(
-        self, job: Job, latents: Tensor, on_progress: OnProgress, *, cancelled: Callable[[], bool]
+        self,
+        job: Job,
+        latents: Tensor,
+        *,
+        decoder: VideoDecoder,
+        on_progress: OnProgress,
+        cancelled: Callable[[], bool],
     ) -> npt.NDArray[np.uint8]:
         """Decode [24, T, lh, lw] part by part into one host array [F, H, W, 3]."""
         conventions = PRESETS[job.conventions]
         frames = np.empty((job.frames, job.height, job.width, 3), dtype=np.uint8)
         parts = decode_frames(
-            self._video_decoder(VAE_DTYPES[job.vae_dtype]),
+            decoder,
             latents,
             seam=conventions.tile_seam,
             rounding=conventions.uint8_rounding,
@@ -162,13 +172,12 @@ class H3Pipeline:
             waveform = limit_loudness(waveform)
         return fit_length(waveform, geometry.track_samples(job.frames)).cpu().numpy()
 
-    def _video_decoder(self, dtype: torch.dtype) -> VideoDecoder:
-        """The resident decoder, read again from its file when a job asks for the other dtype."""
-        if self._video_vae_dtype != dtype:
-            self.models.video_decoder = load_video_decoder(
-                self.files.video_vae, device=self.device, dtype=dtype
-            )
-        return self.models.video_decoder
+    def _video_decoder(self, dtype: torch.dtype) -> tuple[VideoDecoder, list[str]]:
+        """The resident decoder, and a note when a job's other dtype had it read again from its file."""
+        if self._video_vae_dtype == dtype:
+            return self.models.video_decoder, []
+        self.models.video_decoder = load_video_decoder(self.files.video_vae, device=self.device, dtype=dtype)
+        return self.models.video_decoder, [f"the video VAE was read again, as {dtype_name(dtype)}"]
 
     @property
     def _video_vae_dtype(self) -> torch.dtype:
@@ -209,7 +218,6 @@ def load_pipeline(
     audio_vae: str | None = None,
     tokenizer_dir: Path | None = None,
     device: str | None = None,
-    vae_dtype: VaeDtype = VaeDtype.FLOAT16,
     on_progress: OnLoad = lambda what: None,
 ) -> H3Pipeline:
     """Load a resident set; without any model file named, write h3-tiny below `outputs/` and load that.
@@ -234,7 +242,7 @@ def load_pipeline(
         files,
         device=place,
         compute_dtype=torch.bfloat16 if place.type == "cuda" else torch.float32,
-        vae_dtype=VAE_DTYPES[vae_dtype],
+        vae_dtype=VAE_DTYPES[VaeDtype.FLOAT16],
         on_progress=on_progress,
     )
     return H3Pipeline(models, files, device=place)

@@ -21,9 +21,10 @@ class CheckpointFile(_Record):
     role: str
     """`transformer`, `text_encoder`, `video_vae`, `audio_vae` or `tokenizer`."""
     name: str
-    size_bytes: int
+    size_bytes: int | None
+    """None for a tokenizer, which may have no file of its own."""
     header_sha256: str
-    """SHA-256 over the safetensors length prefix and JSON header; of the whole file for a tokenizer."""
+    """SHA-256 over a safetensors file's length prefix and JSON header; of a tokenizer, over what fixes ids."""
     sample_sha256: str | None = None
     """SHA-256 over the header and blocks spread over the payload; tells a fine-tune from its base."""
 
@@ -76,10 +77,6 @@ class Tokens(_Record):
     text: int
     video: int
     audio: int
-
-    @property
-    def total(self) -> int:
-        return self.text + self.video + self.audio
 
 
 class Seconds(_Record):

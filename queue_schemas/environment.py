@@ -30,16 +30,19 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
 
 
 class EnvironmentNameError(SchemaError):
-    """Raised under H3_STRICT_ENV=1 when an unknown H3_* name is set."""
+    """Raised for an unknown H3_* name under H3_STRICT_ENV=1, or a value of that which is neither 1 nor 0."""
 
 
 def check_environment(environ: Mapping[str, str]) -> list[str]:
     """Return one warning per unknown `H3_*` name in `environ`, with the nearest known one.
 
-    Raises EnvironmentNameError instead when H3_STRICT_ENV is 1.
+    Raises EnvironmentNameError instead when H3_STRICT_ENV is 1, and for any other value of it but 0.
     """
+    strict = environ.get("H3_STRICT_ENV") or "0"
+    if strict not in ("0", "1"):
+        raise EnvironmentNameError(f"H3_STRICT_ENV is {strict!r}; write 1 or 0")
     unknown = sorted(name for name in environ if name.startswith("H3_") and name not in ENVIRONMENT)
     warnings = [f"unknown environment name {name}{nearest_hint(name, ENVIRONMENT)}" for name in unknown]
-    if warnings and environ.get("H3_STRICT_ENV") == "1":
+    if warnings and strict == "1":
         raise EnvironmentNameError("; ".join(warnings))
     return warnings

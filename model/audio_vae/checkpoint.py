@@ -15,6 +15,7 @@ from model.audio_vae.decoder import AudioDecoder
 from model.audio_vae.statistics import LATENTS_MEAN, LATENTS_STD
 from model.config import AudioVaeConfig
 from model.errors import CheckpointMismatchError
+from model.shapes import count_consecutive
 
 ENCODER_PREFIXES = ("encoder.", "pre_block.", "mean_proj.", "logs_proj.")
 """Names that belong to the file but not to the decoder."""
@@ -35,9 +36,9 @@ def audio_config_from_shapes(
         raise CheckpointMismatchError(source, missing=missing)
     base = AudioVaeConfig()
     latent_dim, latent_channels, _ = shapes["dec_in_proj.weight"]
-    kernels = tuple(shapes[up.format(i)][2] for i in range(_count(shapes, up)))
-    per_stage = max(1, _count(shapes, kernel) // len(kernels))
-    steps = _count(shapes, "decoder.resblocks.0." + step)
+    kernels = tuple(shapes[up.format(i)][2] for i in range(count_consecutive(shapes, up)))
+    per_stage = max(1, count_consecutive(shapes, kernel) // len(kernels))
+    steps = count_consecutive(shapes, "decoder.resblocks.0." + step)
     return replace(
         base,
         latent_channels=latent_channels,
@@ -48,14 +49,6 @@ def audio_config_from_shapes(
         resblock_kernel_sizes=tuple(shapes[kernel.format(i)][2] for i in range(per_stage)),
         resblock_dilations=base.resblock_dilations[:steps],
     )
-
-
-def _count(shapes: Mapping[str, tuple[int, ...]], name: str) -> int:
-    """Count consecutive names from 0; what lies past a gap is left over, and the loader refuses it."""
-    count = 0
-    while name.format(count) in shapes:
-        count += 1
-    return count
 
 
 def default_tensors(config: AudioVaeConfig) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from model.config import TransformerConfig
 from model.errors import CheckpointMismatchError
+from model.shapes import count_consecutive
 
 SIZING: Final = (
     "video_patch_proj.weight",
@@ -45,8 +46,8 @@ def transformer_config_from_shapes(
         hidden_size=hidden,
         num_heads=shapes["blocks.0.attn.qkv_proj.weight"][0] // (3 * head_dim),
         head_dim=head_dim,
-        num_layers=_count(shapes, "blocks.{}.norm1.weight"),
-        num_refiner_layers=_count(shapes, "token_refiner.blocks.{}.norm1.weight"),
+        num_layers=count_consecutive(shapes, "blocks.{}.norm1.weight"),
+        num_refiner_layers=count_consecutive(shapes, "token_refiner.blocks.{}.norm1.weight"),
         ffn_dim=shapes["blocks.0.mlp.fc1.weight"][0] // 2,
         latent_channels=video_row // base.patch**2,
         audio_channels=shapes["audio_patch_proj.weight"][1],
@@ -57,10 +58,3 @@ def transformer_config_from_shapes(
         time_table_rows=shapes[TIME_TABLE][0] if pruned else None,
         rope_freq_dim=shapes["rope.inv_freq"][0],
     )
-
-
-def _count(shapes: Mapping[str, tuple[int, ...]], pattern: str) -> int:
-    number = 0
-    while pattern.format(number) in shapes:
-        number += 1
-    return number

@@ -8,8 +8,9 @@ Shapes: S packed rows, D hidden, M distinct timesteps, E width of the AdaLN inpu
 import torch
 from torch import Tensor, nn
 
-NUM_MODALITIES = 3
-"""Video, text, audio: the values of `packing.Tag`."""
+from model.packing import Tag
+
+NUM_MODALITIES = len(Tag)
 
 
 class AdaLNProjection(nn.Module):

@@ -8,13 +8,7 @@ Shapes: S packed rows, H heads, d head dim, n frequencies per axis (16).
 import torch
 from torch import Tensor, nn
 
-
-def inverse_frequencies(num: int, theta: float) -> Tensor:
-    """Return theta^(-i/n), float32 [n].
-
-    Float32 throughout: a float64 computation cast down differs from the shipped tensor in the last bit.
-    """
-    return 1.0 / theta ** (torch.arange(0, 2 * num, 2, dtype=torch.float32) / (2 * num))
+from model.rotary import inverse_frequencies
 
 
 def rope_table(position_ids: Tensor, inv_freq: Tensor, *, dtype: torch.dtype) -> Tensor:

@@ -19,6 +19,7 @@ from model import audio_vae, video_vae
 from model.audio_vae import AudioDecoder
 from model.config import TINY, H3Config
 from model.dit import H3Transformer
+from model.errors import SyntheticFolderError
 from model.synthetic.encoder_tensors import Shapes, audio_encoder_shapes, video_encoder_shapes
 from model.synthetic.weights import random_tensor
 from model.text_encoder.encoder import expected_shapes
@@ -127,11 +128,11 @@ def _draw(
 def _publish(partial: Path, folder: Path) -> None:
     """Move the finished folder into place; whoever comes second keeps what the first one wrote.
 
-    Raises FileExistsError for a folder that this module did not write.
+    Raises SyntheticFolderError for a folder that this module did not write.
     """
     if folder.exists():
         if not (folder / STAMP).is_file():
-            raise FileExistsError(f"{folder} exists and is no {H3_TINY} folder; move it away or name another")
+            raise SyntheticFolderError(folder)
         shutil.rmtree(folder)
     try:
         partial.rename(folder)

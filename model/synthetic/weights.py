@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.dit.rope import inverse_frequencies
+from model.rotary import inverse_frequencies
 
 NORM_SPREAD = 0.1
 BIAS_SPREAD = 0.02

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from model.config import TextEncoderConfig
 from model.errors import CheckpointMismatchError, EmptyPromptError, TokenizerMismatchError
+from model.rotary import inverse_frequencies
 from model.text_encoder.layout import comfyui_name, config_from_shapes, module_name
 from model.text_encoder.presentation import Presentation
 
@@ -159,16 +160,11 @@ def _restore_rotary(model: nn.Module, config: TextEncoderConfig, *, device: torc
     """Compute the rotary frequencies, which no file holds, in float32 whatever the parameters' dtype."""
     vision_head_dim = config.vision_hidden_size // config.vision_num_heads
     frequencies = {
-        "language_model.rotary_emb": inverse_frequencies(config.head_dim, config.rope_theta),
-        "visual.rotary_pos_emb": inverse_frequencies(vision_head_dim // 2, VISION_ROPE_THETA),  # per axis
+        "language_model.rotary_emb": inverse_frequencies(config.head_dim // 2, config.rope_theta),
+        "visual.rotary_pos_emb": inverse_frequencies(vision_head_dim // 4, VISION_ROPE_THETA),  # per axis
     }
     for name, values in frequencies.items():
         module = model.get_submodule(name)
         for buffer in ("inv_freq", "original_inv_freq"):
             setattr(module, buffer, values.to(device, copy=True))
     assert not any(tensor.is_meta for tensor in model.buffers()), "transformers brought a new buffer"
-
-
-def inverse_frequencies(dim: int, theta: float) -> Tensor:
-    """Return theta^(-2i / dim) for i < dim / 2, float32; computed on the CPU so every device has the same."""
-    return 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim)

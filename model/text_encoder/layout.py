@@ -58,17 +58,7 @@ def config_from_shapes(
     Raises CheckpointMismatchError.
     """
     found = {module_name(name): tuple(shape) for name, shape in shapes.items()}
-    missing = [comfyui_name(name) for name in _MARKS.values() if name not in found]
-    if missing:
-        raise CheckpointMismatchError(source, missing=missing)
-    marks = {key: found[name] for key, name in _MARKS.items()}
-    wrong = [
-        f"{comfyui_name(_MARKS[key])} {list(shape)}"
-        for key, shape in marks.items()
-        if len(shape) != _RANKS.get(key, 2) or 0 in shape
-    ]
-    if wrong:
-        raise CheckpointMismatchError(source, wrong=wrong)
+    marks = _sizing_shapes(found, source=source)
     hidden_size, vision_hidden_size = marks["embed"][1], marks["patch_embed"][0]
     head_dim = marks["q_norm"][0]
     depth = _count(found, "language_model.layers.")
@@ -90,6 +80,22 @@ def config_from_shapes(
         vision_num_positions=marks["positions"][0],
         vision_deepstack_layers=_deepstack_layers(found),
     )
+
+
+def _sizing_shapes(found: Mapping[str, tuple[int, ...]], *, source: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that fix the architecture, keyed as in `_MARKS`. Raises CheckpointMismatchError."""
+    missing = [comfyui_name(name) for name in _MARKS.values() if name not in found]
+    if missing:
+        raise CheckpointMismatchError(source, missing=missing)
+    marks = {key: found[name] for key, name in _MARKS.items()}
+    wrong = [
+        f"{comfyui_name(_MARKS[key])} {list(shape)}"
+        for key, shape in marks.items()
+        if len(shape) != _RANKS.get(key, 2) or 0 in shape
+    ]
+    if wrong:
+        raise CheckpointMismatchError(source, wrong=wrong)
+    return marks
 
 
 def _mrope_section(head_dim: int) -> tuple[int, int, int]:

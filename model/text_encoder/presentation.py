@@ -6,13 +6,10 @@ dropped. Segments are tokenised apart and their ids joined. Knows nothing about 
 
 import re
 from dataclasses import dataclass
-from typing import Final
 
 from model.conventions import Conventions
+from model.packing import Tag
 from model.text_encoder.tokenizer import Tokenizer
-
-TEXT_TAG: Final = 1
-"""A row of text. 0 is a row of a vision block, start and end tokens included."""
 
 _BEFORE_EMBEDDING_WORD = re.compile(r"(?<=\s)(?=embedding:)")
 
@@ -23,12 +20,13 @@ class Presentation:
 
     ids: tuple[int, ...]
     tags: tuple[int, ...]
+    """Of `packing.Tag`; the start and end tokens of a vision block count as video too."""
 
 
 def present_t2va(prompt: str, *, tokenizer: Tokenizer, conventions: Conventions) -> Presentation:
     """Return the stream of a text-only request: the prompt's tokens, without a template."""
     ids = prompt_ids(prompt, tokenizer=tokenizer, conventions=conventions)
-    return Presentation(tuple(ids), (TEXT_TAG,) * len(ids))
+    return Presentation(tuple(ids), (Tag.TEXT,) * len(ids))
 
 
 def prompt_ids(prompt: str, *, tokenizer: Tokenizer, conventions: Conventions) -> list[int]:

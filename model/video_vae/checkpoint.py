@@ -14,6 +14,7 @@ from torch import Tensor
 
 from model.config import VideoVaeConfig
 from model.errors import CheckpointMismatchError
+from model.shapes import count_consecutive
 from model.video_vae.decoder import PIXEL_CHANNELS, VideoDecoder
 from model.video_vae.statistics import LATENTS_MEAN, LATENTS_STD
 
@@ -42,14 +43,11 @@ def video_config_from_shapes(
         raise CheckpointMismatchError(source, missing=missing)
     base = VideoVaeConfig()
     decoder_dim, latent_channels = shapes[needed["embedder"]]
-    layers = 0
-    while f"decoder.transformer_blocks.{layers}.scale1" in shapes:
-        layers += 1
     return replace(
         base,
         latent_channels=latent_channels,
         decoder_dim=decoder_dim,
-        num_layers=layers,
+        num_layers=count_consecutive(shapes, "decoder.transformer_blocks.{}.scale1"),
         num_register_tokens=shapes[needed["registers"]][1],
         ffn_dim=shapes[needed["w1"]][0] // 2,
         patch_pixels=math.isqrt(shapes[needed["proj_out"]][0] // (PIXEL_CHANNELS * base.patch_frames)),

@@ -29,11 +29,6 @@ class ClipPlan:
     frames: int
     """Frames of the film; what the parts hold beyond them was decoded from repeated latents."""
 
-    @property
-    def num_parts(self) -> int:
-        """Parts in which the film leaves the decoder, at most."""
-        return len(self.starts) + 1
-
 
 def plan_clips(num_latents: int, config: VideoVaeConfig) -> ClipPlan:
     """Plan the decode of a film of T = `num_latents` latent frames."""

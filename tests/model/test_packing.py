@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from diffusers.modular_pipelines.minimax_h3.before_denoise import MiniMaxH3PrepareLayoutStep
 from torch import Tensor
 
 from model.packing import (
@@ -174,3 +175,21 @@ def test_audio_rows_are_the_left_channel_then_the_right() -> None:
     assert torch.equal(rows[3], latents[0, :, 3])
     assert torch.equal(rows[5], latents[1, :, 0])
     assert torch.equal(unpatchify_audio(rows), latents)
+
+
+@pytest.mark.parametrize(("frames", "height", "width"), [(5, 64, 96), (22, 288, 480), (124, 544, 960)])
+def test_rows_tags_and_coordinates_equal_diffusers(frames: int, height: int, width: int) -> None:
+    shape = latent_shape(frames=frames, height=height, width=width)
+    tags = torch.tensor([1, 0, 0, 1, 1])
+
+    layout = pack_t2va(len(tags), shape, text_tags=tags)
+
+    positions, row_tags, video_rows, audio_rows, text_rows, *_ = (
+        MiniMaxH3PrepareLayoutStep.build_packed_sequence(
+            tags, shape.frames, shape.height, shape.width, shape.audio, (1, 2, 2), 2, 2, 0
+        )
+    )
+    assert torch.equal(layout.tags, row_tags)
+    assert torch.equal(layout.position_ids.float(), positions.float())
+    for stream, rows in ((Stream.TEXT, text_rows), (Stream.AUDIO, audio_rows), (Stream.VIDEO, video_rows)):
+        assert torch.equal(stream_rows(layout, torch.arange(layout.num_rows), stream), rows)

@@ -1,6 +1,7 @@
 """Whole jobs through the resident models, on h3-tiny: what changes a film, what does not, what is refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model.base import Generation
+from model.conventions import COMFYUI, PRESETS
 from model.errors import (
     AttentionUnavailableError,
     DeviceUnavailableError,
@@ -22,7 +24,7 @@ from model.pipeline import H3Pipeline, choose_device, load_pipeline
 from model.synthetic.h3_tiny import write_h3_tiny
 from queue_schemas.errors import NotImplementedWorkflowError
 from queue_schemas.events import ProgressEvent, Stage
-from queue_schemas.jobs import Job, build_job
+from queue_schemas.jobs import ConventionsName, Job, build_job
 
 Film = Callable[..., Generation]
 
@@ -84,22 +86,60 @@ def test_the_same_seed_gives_the_same_bits(film: Film, plain: Generation) -> Non
     assert same(film(), plain)
 
 
+@pytest.fixture(scope="module")
+def three_steps(film: Film) -> Generation:
+    """At 3 steps the two schedules visit other sigmas, and the multistep sampler has a step of its own."""
+    return film(steps=3)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"seed": 8},
         {"prompt": "a blue fox"},
-        {"steps": 3},
+        {"steps": 4},
         {"shift_video": 6.0},
+        {"shift_audio": 5.0},
         {"conventions": "diffusers"},
-        {"schedule": "linear", "steps": 3},
-        {"sampler": "res_multistep", "steps": 4},
+        {"schedule": "linear"},
+        {"sampler": "res_multistep"},
     ],
 )
 def test_every_field_of_the_job_reaches_the_film(
-    film: Film, plain: Generation, change: dict[str, Any]
+    film: Film, three_steps: Generation, change: dict[str, Any]
 ) -> None:
-    assert not same(film(**change), plain)
+    assert not same(film(**{"steps": 3, **change}), three_steps)
+
+
+@pytest.mark.parametrize(
+    ("field", "other", "frames_change", "sound_changes"),
+    [
+        ("audio_noise_layout", "rows", True, True),
+        ("audio_clock", "own", True, True),
+        ("prompt_escapes", False, True, True),
+        ("tile_seam", "raw", True, False),
+        ("uint8_rounding", "round", True, False),
+        ("audio_loudness_limit", False, False, True),
+    ],
+)
+def test_every_convention_that_matters_in_float32_reaches_the_film(
+    *,
+    film: Film,
+    monkeypatch: pytest.MonkeyPatch,
+    field: str,
+    other: Any,
+    frames_change: bool,
+    sound_changes: bool,
+) -> None:
+    # Two tiles each way, so that overlaps cross; the prompt holds an escape.
+    fields = {"width": 288, "height": 288, "prompt": r"a \(red\) fox"}
+    comfyui = film(**fields)
+
+    monkeypatch.setitem(PRESETS, ConventionsName.COMFYUI, replace(COMFYUI, **{field: other}))
+    changed = film(**fields)
+
+    assert np.array_equal(comfyui.frames, changed.frames) is not frames_change
+    assert np.array_equal(comfyui.waveform, changed.waveform) is not sound_changes
 
 
 def test_the_dtype_and_the_tile_size_of_the_vae_change_the_pixels_but_not_the_sound(

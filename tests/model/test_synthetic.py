@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from model.config import RELEASED
+from model.errors import SyntheticFolderError
 from model.loading.header import read_header
 from model.synthetic.encoder_tensors import audio_encoder_shapes, video_encoder_shapes
 from model.synthetic.h3_tiny import ensure_h3_tiny, write_h3_tiny
@@ -68,7 +69,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "thesis.txt").write_text("precious")
 
-    with pytest.raises(FileExistsError, match="is no h3-tiny folder"):
+    with pytest.raises(SyntheticFolderError, match="move it away"):
         ensure_h3_tiny(folder)
 
     assert (folder / "thesis.txt").read_text() == "precious"
