@@ -7,10 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import pytest
@@ -34,29 +35,59 @@ class S3Server:
     def requests(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.requests_file.read_text().splitlines()]
 
+    @cache  # noqa: B019 - a server lives as long as the tests that use it
+    def client(self) -> Any:
+        """Return a plain boto3 client, to look at buckets from outside."""
+        import boto3.session
 
-def start_s3_server(folder: Path, port: int, *, tls: Sequence[Path] = ()) -> "subprocess.Popen[bytes]":
-    """Start the service and wait until it takes connections."""
+        session = boto3.session.Session(*CREDENTIALS.values(), region_name="us-east-1")
+        return session.client("s3", endpoint_url=self.endpoint)
+
+    def make_bucket(self) -> str:
+        name = f"test-{uuid4().hex}"
+        self.client().create_bucket(Bucket=name)
+        return name
+
+
+class StartS3Server(Protocol):
+    """Start a service of one's own, over HTTPS when a certificate and its key are given."""
+
+    def __call__(self, *, tls: Sequence[Path] = ()) -> AbstractContextManager[S3Server]: ...
+
+
+@pytest.fixture(scope="session")
+def start_s3_server(tmp_path_factory: pytest.TempPathFactory) -> StartS3Server:
     pytest.importorskip("moto", reason="moto[server] brings the S3 service of these tests")
-    script = Path(__file__).with_name("s3_server.py")
-    # A listing's page of seven makes every longer listing a test of pagination.
-    environment = os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": "7"}
-    with (folder / "log.txt").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, str(script), str(port), str(folder / "requests.jsonl"), *map(str, tls)],
-            stdout=log,
-            stderr=log,
-            env=environment,
-        )
+
+    @contextmanager
+    def start(*, tls: Sequence[Path] = ()) -> Iterator[S3Server]:
+        folder, port = tmp_path_factory.mktemp("s3"), free_port_number()
+        script = Path(__file__).with_name("s3_server.py")
+        command = [sys.executable, str(script), str(port), str(folder / "requests.jsonl"), *map(str, tls)]
+        # A listing's page of seven makes every longer listing a test of pagination.
+        environment = os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": "7"}
+        with (folder / "log.txt").open("wb") as log:
+            server = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        try:
+            wait_for_port(port, server=server, log=folder / "log.txt")
+            scheme = "https" if tls else "http"
+            yield S3Server(f"{scheme}://127.0.0.1:{port}", folder / "requests.jsonl")
+        finally:
+            server.kill()
+            server.wait()
+
+    return start
+
+
+def wait_for_port(port: int, *, server: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        assert server.poll() is None, (folder / "log.txt").read_text()
+        assert server.poll() is None, log.read_text()
         try:
             socket.create_connection(("127.0.0.1", port)).close()
-            return server
+            return
         except OSError:
             time.sleep(0.02)
-    server.kill()
     raise AssertionError(f"no S3 service on port {port}")
 
 
@@ -67,13 +98,10 @@ def free_port_number() -> int:
 
 
 @pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def s3_server(start_s3_server: StartS3Server) -> Iterator[S3Server]:
     """A service over plain HTTP for the whole session."""
-    folder, port = tmp_path_factory.mktemp("s3"), free_port_number()
-    server = start_s3_server(folder, port)
-    yield S3Server(f"http://127.0.0.1:{port}", folder / "requests.jsonl")
-    server.kill()
-    server.wait()
+    with start_s3_server() as server:
+        yield server
 
 
 @pytest.fixture
@@ -93,28 +121,14 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mapping[str, str]:
 
 
 @pytest.fixture
-def s3_url(s3_server: S3Server, aws: Mapping[str, str]) -> str:
-    """Address of an empty prefix in a bucket of this test's own."""
-    return f"s3://{make_bucket(s3_server.endpoint)}/films?endpoint={s3_server.endpoint}"
-
-
-def make_bucket(endpoint: str) -> str:
-    name = f"test-{uuid4().hex}"
-    client_for(endpoint).create_bucket(Bucket=name)
-    return name
-
-
-@cache
-def client_for(endpoint: str) -> Any:
-    """A plain boto3 client, to look at a bucket from outside; its credentials are those of any test."""
-    import boto3.session
-
-    return boto3.session.Session().client("s3", endpoint_url=endpoint, region_name="us-east-1")
+def s3_client(s3_server: S3Server, aws: Mapping[str, str]) -> Any:
+    return s3_server.client()
 
 
 @pytest.fixture
-def s3_client(s3_server: S3Server, aws: Mapping[str, str]) -> Any:
-    return client_for(s3_server.endpoint)
+def s3_url(s3_server: S3Server, aws: Mapping[str, str]) -> str:
+    """Address of an empty prefix in a bucket of this test's own."""
+    return f"s3://{s3_server.make_bucket()}/films?endpoint={s3_server.endpoint}"
 
 
 @pytest.fixture(params=["folder", "s3"])
