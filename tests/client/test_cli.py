@@ -168,7 +168,7 @@ def test_a_sweep_again_is_done_and_only_what_failed_is_queued_again(
         (["sweep", "--prompts", "good.txt", "--seeds", "0"], "0 seeds; a sweep has 1 to 100,000"),
         (["sweep", "--prompts", "good.txt", "--seeds", "x"], "give a count such as 4"),
         (["sweep", "--prompts", "long.txt"], "line 3, seed"),
-        (["submit", "a", "--storage", "s3://bucket/x"], "comes in a later version"),
+        (["submit", "a", "--storage", "s3://key:secret@bucket"], "holds no credentials"),
         (["submit", "a", "--redis", "http://x"], "rediss://host:port/0"),
         (["submit", "a", "--fleet", "a b"], "no fleet name"),
         (["collect"], "name --csv FILE, --json FILE or both"),

@@ -239,8 +239,8 @@ def test_an_address_that_cannot_be_one_is_refused_at_once(tmp_path: Path) -> Non
         H3Client(redis_url="http://queue")
     with pytest.raises(QueueEntryError):
         H3Client(fleet="a b")
-    with pytest.raises(StorageAddressError, match="later version"):
-        H3Client(storage_url="s3://films")
+    with pytest.raises(StorageAddressError, match="holds no credentials"):
+        H3Client(storage_url="s3://key:secret@films")
 
 
 def test_a_sweep_is_followed_from_queued_to_its_films(
