@@ -226,7 +226,13 @@ def load_pipeline(
     text encoder compute in bfloat16 on a GPU and in float32 on a CPU, which has no fast bfloat16.
     Raises ModelError.
     """
-    if models_dir is None and not any((text_encoder, video_vae, audio_vae)) and checkpoint in (None, H3_TINY):
+    if uses_h3_tiny(
+        models_dir=models_dir,
+        checkpoint=checkpoint,
+        text_encoder=text_encoder,
+        video_vae=video_vae,
+        audio_vae=audio_vae,
+    ):
         on_progress(f"no model folder named: using the synthetic checkpoint {H3_TINY} in {H3_TINY_DIR}")
         models_dir, checkpoint = ensure_h3_tiny(H3_TINY_DIR), None
     files = find_files(
@@ -246,6 +252,20 @@ def load_pipeline(
         on_progress=on_progress,
     )
     return H3Pipeline(models, files, device=place)
+
+
+def uses_h3_tiny(
+    *,
+    models_dir: Path | None,
+    checkpoint: str | None,
+    text_encoder: str | None,
+    video_vae: str | None,
+    audio_vae: str | None,
+) -> bool:
+    """Say whether nobody named a model file, so that the synthetic checkpoint serves."""
+    return (
+        models_dir is None and not any((text_encoder, video_vae, audio_vae)) and checkpoint in (None, H3_TINY)
+    )
 
 
 def choose_device(name: str | None) -> torch.device:

@@ -44,7 +44,7 @@ def checkpoint_set(files: ResidentFiles, *, tokenizer_identity: str) -> Checkpoi
     tokenizer = CheckpointFile(
         role="tokenizer",
         name=str(files.tokenizer_dir.name) if files.tokenizer_dir else "built-in Qwen vocabulary",
-        size_bytes=0,
+        size_bytes=None,
         header_sha256=tokenizer_identity,
     )
     return CheckpointSet(

@@ -24,7 +24,7 @@ class CheckpointFile(_Record):
     size_bytes: int | None
     """None for a tokenizer, which may have no file of its own."""
     header_sha256: str
-    """SHA-256 over a safetensors file's length prefix and JSON header; of a tokenizer, over what fixes ids."""
+    """SHA-256 over a safetensors file's length prefix and JSON header; of a tokenizer, over its content."""
     sample_sha256: str | None = None
     """SHA-256 over the header and blocks spread over the payload; tells a fine-tune from its base."""
 

@@ -19,6 +19,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "H3_OUTPUT_DIR": "where the engine writes films before they are stored",
     "H3_PORT": "port of the engine on this machine",
     "H3_ENGINE_URL": "an engine that already runs; h3-worker run then starts none",
+    "H3_NODE": "name of this node in the fleet; host name and engine port when not set",
     "H3_API_TOKEN": "token the engine demands when it listens beyond loopback",
     "H3_FLEET": "name of the fleet; it prefixes every key in Redis",
     "H3_VAE_DTYPE": "float16 or float32, default for whoever builds a job",

@@ -80,8 +80,9 @@ def test_named_files_are_used_and_name_the_checkpoint(folder: Path) -> None:
         (["--prompt", " "], "the prompt is empty"),
         (["--prompt", "y" * 7001], "7,001 characters; at most 7,000"),
         (["--prompt", "x", "--output", "film.avi"], "must end in .mp4"),
-        (["--prompt", "x", "--models-dir", "nowhere"], "looked at nowhere/diffusion_models"),
-        (["--prompt", "x", "--models-dir", "nowhere", "--checkpoint", "z"], "nowhere/diffusion_models/z"),
+        (["--prompt", "x", "--models-dir", "nowhere"], "looked at nowhere; this models folder"),
+        (["--prompt", "x", "--models-dir", "outputs/h3-tiny", "--checkpoint", "zz"], "diffusion_models/zz"),
+        (["--prompt", "x", "--output", "/proc/x/y.mp4"], "cannot write to /proc/x"),
         (["--prompt", "x", "--device", "tpu"], "device 'tpu' cannot be used"),
     ],
 )

@@ -1,0 +1,79 @@
+"""One film from a prompt, in this process and without a queue: what the preview tool does.
+
+The engine is the same one that serves jobs, so the film and its facts are those a job would get.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from queue_schemas.errors import InvalidRequestError
+from queue_schemas.events import ProgressEvent, Stage
+from queue_schemas.requests import parse_request
+from queue_schemas.results import GenerateResult
+
+TINY_DEFAULTS: Final = {"width": 256, "height": 160, "frames": 22, "steps": 8}
+"""What h3-tiny makes where nothing is said: seconds on a CPU. Real weights get the job's own defaults."""
+Tell = Callable[[str], None]
+
+
+def preview_film(
+    fields: Mapping[str, Any], files: Mapping[str, Any], *, output: Path, tell: Tell
+) -> dict[str, Any]:
+    """Make the film of a job's `fields` with the models of `files`; return its facts, flat.
+
+    `files` are the arguments of `model.pipeline.load_pipeline`. The request and the output folder are checked
+    before anything is loaded. Raises InvalidRequestError and ModelError.
+    """
+    delivery = {**fields, "output": output.name}
+    seed = parse_request(delivery, checkpoint="preview").job.seed  # keeps it when the name is known
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequestError(f"cannot write to {output.parent}: {error.strerror}") from None
+
+    from model.pipeline import load_pipeline, uses_h3_tiny  # noqa: PLC0415 - torch, for a request that is fine
+    from worker.engine import Engine  # noqa: PLC0415
+
+    defaults = TINY_DEFAULTS if uses_h3_tiny(**_named(files)) else {}
+    engine = Engine(load_pipeline(**files, on_progress=tell), output_root=output.parent)
+    stop = threading.Event()
+    try:
+        request = parse_request({**defaults, **delivery, "seed": seed}, checkpoint=engine.checkpoint)
+        result = engine.generate(request, on_event=lambda event: tell(_line(event)), cancelled=stop.is_set)
+    finally:
+        stop.set()  # Ctrl-C: the GPU thread ends at its next step
+        engine.close()
+    return _facts(result, output)
+
+
+def _named(files: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("models_dir", "checkpoint", "text_encoder", "video_vae", "audio_vae")
+    return {name: files.get(name) for name in names}
+
+
+def _line(event: ProgressEvent) -> str:
+    if event.stage is Stage.DENOISE and event.step:
+        return f"step {event.step}/{event.steps}: {event.seconds:.3f} s"
+    return f"{event.stage.value} {event.step}/{event.steps}" if event.step else event.stage.value
+
+
+def _facts(result: GenerateResult, output: Path) -> dict[str, Any]:
+    assert result.media is not None, "no dry run was asked for"
+    synthetic = [f"made with {result.checkpoint.name}, whose weights are random: the film shows nothing"]
+    return {
+        "output": str(output),
+        "checkpoint": result.checkpoint.name,
+        "weights": result.checkpoint.weights,
+        "seed": result.job["seed"],
+        "width": result.media.width,
+        "height": result.media.height,
+        "frames": result.media.frames,
+        "video_seconds": result.media.video_seconds,
+        "audio_seconds": result.media.audio_seconds,
+        "device": result.environment.device,
+        "sha256": result.files[0].sha256,
+        "seconds": result.seconds.model_dump(exclude_none=True),
+        "notes": [*result.notes, *(synthetic if result.checkpoint.weights == "random" else [])],
+    }
