@@ -92,3 +92,13 @@ def nodes_key(fleet: str) -> str:
 
 def node_key(fleet: str, node: str) -> str:
     return f"{check_fleet(fleet)}:node:{node}"
+
+
+def store_key(fleet: str) -> str:
+    """Return the record of the store that the fleet's first node used."""
+    return f"{check_fleet(fleet)}:store"
+
+
+def checkpoint_key(fleet: str, name: str) -> str:
+    """Return the record of the files that a checkpoint's name means in this fleet."""
+    return f"{check_fleet(fleet)}:checkpoint:{name}"

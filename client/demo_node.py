@@ -51,7 +51,7 @@ def node_command(folder: Path, scratch: Path) -> list[str]:
     # worker.lifeline: the supervisor is killed by the kernel should the demo be killed itself.
     tied = [sys.executable, "-m", "worker.lifeline", str(os.getpid())]
     run = [str(worker), "run", "--embedded", "--storage", str(folder), "--port", "0"]
-    return [*tied, *run, "--output-dir", str(scratch), "--drain-seconds", "1"]
+    return [*tied, *run, "--redis-port", "0", "--output-dir", str(scratch), "--drain-seconds", "1"]
 
 
 @contextmanager

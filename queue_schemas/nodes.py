@@ -1,6 +1,20 @@
 """Node card: what a live node says about itself in Redis, renewed by its supervisor and gone when it dies."""
 
+from enum import StrEnum
+
 from pydantic import BaseModel, ConfigDict
+
+from queue_schemas.benchmark import CheckpointFile
+
+
+class EngineState(StrEnum):
+    """What a node's engine did when its supervisor asked last."""
+
+    READY = "ready"
+    STARTING = "starting"
+    """Loading, also after it ended and was started again."""
+    LOST = "lost"
+    """It does not answer."""
 
 
 class NodeCard(BaseModel):
@@ -21,3 +35,19 @@ class NodeCard(BaseModel):
     """Where it writes, as an absolute address without secrets."""
     store_id: str | None = None
     """The identity of that store (`store.json`)."""
+    instance: str = ""
+    """Random, drawn by the supervisor at its start: tells two nodes of one name apart."""
+    renewed_at: str = ""
+    """Wall clock of the node, ISO 8601 UTC."""
+    host: str = ""
+    engine_url: str | None = None
+    """As the node itself reaches it: usually on its loopback."""
+    engine: EngineState = EngineState.READY
+    busy: bool = False
+    jobs_served: int = 0
+    """By this engine process."""
+    pullers: int = 0
+    files: list[CheckpointFile] = []
+    """The files behind the checkpoint's name."""
+    version: str = ""
+    """Of this project, on that node."""

@@ -7,13 +7,14 @@ child processes through the environment, never as arguments.
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from worker.command import reported, settings_with, tell
-from worker.settings import let_idle_threads_sleep
+from worker.settings import let_idle_threads_sleep, node_of
 
 app = typer.Typer(
     help="A worker node: the hot engine, and the pullers that feed it from Redis.",
@@ -34,6 +35,11 @@ VideoVae = Annotated[str | None, typer.Option(help="Video VAE, by name or file")
 AudioVae = Annotated[str | None, typer.Option(help="Audio VAE, by name or file")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; chosen when left out")]
 OutputDir = Annotated[Path | None, typer.Option(help="Where films wait for storage [H3_OUTPUT_DIR]")]
+Node = Annotated[str | None, typer.Option(help="Name of this node; host and port when left out [H3_NODE]")]
+RedisPort = Annotated[
+    int | None,
+    typer.Option(help="Port of the embedded server; 0 takes a free one; 6379, if free, when left out"),
+]
 Port = Annotated[int | None, typer.Option(help="Port of the engine; 0 takes a free one [H3_PORT]")]
 Host = Annotated[str, typer.Option(help="Address to listen on; beyond loopback H3_API_TOKEN is demanded")]
 
@@ -54,8 +60,10 @@ def run(
     device: Device = None,
     output_dir: OutputDir = None,
     port: Port = None,
+    node: Node = None,
     pullers: Annotated[int, typer.Option(help="Pullers of this node")] = 2,
     embedded: Annotated[bool, typer.Option("--embedded", help="Start a redis-server of its own")] = False,
+    redis_port: RedisPort = None,
     drain_seconds: Annotated[float, typer.Option(help="How long jobs may finish after a signal")] = 60.0,
 ) -> None:
     """Run a node: engine, pullers and, with --embedded, a redis-server; a JSON line says when it is ready."""
@@ -64,6 +72,7 @@ def run(
     with reported():
         settings = settings_with(
             redis_url=redis,
+            redis_named=True if redis else None,
             storage_url=storage,
             engine_url=engine_url,
             fleet=fleet,
@@ -72,6 +81,7 @@ def run(
             tokenizer_dir=tokenizer_dir,
             output_dir=output_dir,
             port=port,
+            node=node,
         )
         files = {
             "--text-encoder": text_encoder,
@@ -86,6 +96,7 @@ def run(
             engine_command=command,
             pullers=pullers,
             embedded=embedded,
+            redis_port=redis_port,
             drain_seconds=drain_seconds,
         )
         check_plan(plan)
@@ -105,9 +116,11 @@ def serve(
     output_dir: OutputDir = None,
     host: Host = "127.0.0.1",
     port: Port = None,
+    node: Node = None,
 ) -> None:
     """Load the models once and answer POST /generate and GET /ready until a signal."""
-    from worker.engine import Engine  # noqa: PLC0415 - the other commands run without these
+    from worker.embedded_redis import free_port  # noqa: PLC0415 - the other commands run without these
+    from worker.engine import Engine  # noqa: PLC0415
     from worker.serving import serve as serve_engine  # noqa: PLC0415
 
     def load(tell: Callable[[str], None]) -> Engine:
@@ -125,7 +138,7 @@ def serve(
             device=device,
             on_progress=tell,
         )
-        return Engine(pipeline, output_root=settings.output_dir)
+        return Engine(pipeline, output_root=settings.output_dir, node=node_of(settings))
 
     with reported():
         settings = settings_with(
@@ -134,7 +147,9 @@ def serve(
             tokenizer_dir=tokenizer_dir,
             output_dir=output_dir,
             port=port,
+            node=node,
         )
+        settings = replace(settings, port=settings.port or free_port())  # the node is named by it
         serve_engine(load, host=host, port=settings.port, api_token=settings.api_token)
 
 
@@ -145,7 +160,6 @@ def pull(
     """Take jobs from Redis, one at a time, to the engine on this machine, until a signal."""
     from broker.connection import connect  # noqa: PLC0415 - `serve` speaks no Redis
     from worker.engine_client import EngineAddress  # noqa: PLC0415
-    from worker.machine import node_name  # noqa: PLC0415
     from worker.puller import make_puller  # noqa: PLC0415
     from worker.tasks import TaskContext  # noqa: PLC0415
 
@@ -157,7 +171,7 @@ def pull(
             storage_url=settings.storage_url,
             fleet=settings.fleet,
         )
-        puller = make_puller(connect(settings.redis_url), context=context, name=node_name())
+        puller = make_puller(connect(settings.redis_url), context=context, name=node_of(settings))
         puller.work(logging_level="WARNING")
 
 

@@ -57,7 +57,7 @@ class Engine:
     def __init__(self, pipeline: Pipeline, *, output_root: Path, node: str | None = None) -> None:
         self._pipeline = pipeline
         self._root = output_root.resolve()
-        self._environment = describe_machine(pipeline.card(), node=node or node_name())
+        self._environment = describe_machine(pipeline.card(), node=node or node_name(None))
         self._gpu = ThreadPoolExecutor(1, thread_name_prefix="gpu")
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self._lock = threading.Lock()

@@ -61,10 +61,10 @@ class EngineClient:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def ready(self) -> EngineReady:
+    def ready(self, *, seconds: float = 10.0) -> EngineReady:
         """Return what the engine says about itself. Raises EngineLostError, with the reason it gave."""
         with self._translated():
-            answer = self._http.get("/ready", timeout=10.0)
+            answer = self._http.get("/ready", timeout=seconds)
         if answer.status_code != 200:
             raise EngineLostError(f"the engine at {self._address.url} is not ready: {_reason(answer)}")
         try:

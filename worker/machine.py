@@ -2,6 +2,7 @@
 
 import functools
 import platform
+import re
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -12,11 +13,18 @@ from queue_schemas.benchmark import Environment
 if TYPE_CHECKING:
     from model.base import PipelineCard  # brings numpy, which a puller does without
 
+_HOST_CHARACTERS = 90  # with a port, a name that `queue_schemas.runs.NAME_PATTERN` allows
 _PACKAGES = ("h3-blackwell-runtime", "av", "numpy", "fastapi", "uvicorn")
 
 
-def node_name() -> str:
+def host_name() -> str:
     return platform.node() or "unnamed"
+
+
+def node_name(port: int | None) -> str:
+    """Return the name of the node whose engine listens on `port`: several may share one host."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", host_name()).lstrip("._-")[:_HOST_CHARACTERS] or "unnamed"
+    return f"{host}-{port}" if port else host
 
 
 def describe_machine(card: "PipelineCard", *, node: str) -> Environment:

@@ -1,6 +1,7 @@
 """Settings of a node's processes. The only file of this package that reads the environment."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,11 @@ from broker.errors import BrokerError
 from broker.keys import check_fleet
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL, check_environment
 from queue_schemas.errors import SchemaError
+from queue_schemas.runs import NAME_PATTERN
 from storage.errors import StorageError
 from storage.uri import DEFAULT_STORAGE_URL, open_store
 from worker.errors import SettingsError
+from worker.machine import node_name
 
 DEFAULT_OUTPUT_DIR: Final = Path("outputs/engine")
 DEFAULT_PORT: Final = 8033
@@ -36,6 +39,10 @@ class Settings:
     """An engine that already runs on this machine; the node then starts none."""
     api_token: str | None = field(default=None, repr=False)
     fleet: str = DEFAULT_FLEET
+    node: str | None = None
+    """Name of this node; host name and engine port when not set."""
+    redis_named: bool = False
+    """Whether somebody said which queue to use; then a node must not start one of its own."""
 
     def __post_init__(self) -> None:
         try:
@@ -46,6 +53,10 @@ class Settings:
             raise SettingsError(str(error)) from None
         if not 0 <= self.port <= 65_535:
             raise SettingsError(f"port {self.port}: a port lies between 0 and 65535")
+        if self.node is not None and not re.fullmatch(NAME_PATTERN, self.node):
+            raise SettingsError(
+                f"{self.node!r} is no node name: letters, digits, '.', '_' and '-', at most 100"
+            )
         if self.engine_url is not None:
             _check_engine_url(self.engine_url)
         if self.api_token is not None and not (self.api_token.isascii() and self.api_token.isprintable()):
@@ -71,6 +82,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> tuple[Settings, l
         engine_url=values.get("H3_ENGINE_URL"),
         api_token=values.get("H3_API_TOKEN"),
         fleet=values.get("H3_FLEET", DEFAULT_FLEET),
+        node=values.get("H3_NODE"),
+        redis_named="H3_REDIS_URL" in values,
     )
     return settings, warnings
 
@@ -91,6 +104,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
         "H3_ENGINE_URL": settings.engine_url,
         "H3_API_TOKEN": settings.api_token,
         "H3_FLEET": settings.fleet,
+        "H3_NODE": settings.node,
     }
     kept = {name: value for name, value in os.environ.items() if name not in named}
     return kept | {name: value for name, value in named.items() if value is not None}
@@ -103,6 +117,14 @@ def let_idle_threads_sleep() -> None:
     of its thousands of barriers spun until that process was preempted. A value that is set already stays.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def node_of(settings: Settings) -> str:
+    """Return the node's name: the chosen one, else the host's with the port of the engine."""
+    if settings.node is not None:
+        return settings.node
+    port = urlsplit(settings.engine_url).port if settings.engine_url else settings.port
+    return node_name(port)
 
 
 def _path(value: str | None) -> Path | None:

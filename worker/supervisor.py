@@ -18,24 +18,24 @@ from typing import Any, Final
 
 import redis
 
-from broker import nodes
 from broker.connection import connect, mask_password
-from broker.errors import QueueUnavailableError
-from queue_schemas.nodes import NodeCard
+from queue_schemas.errors import EXIT_REFUSED
+from queue_schemas.nodes import EngineState
 from queue_schemas.results import EngineReady
-from worker.attempt import utc_now
+from storage.uri import open_store
 from worker.children import Child, end_all
 from worker.embedded_redis import check_port, free_port, start_redis
 from worker.engine_client import EngineAddress, EngineClient
-from worker.errors import EngineLostError, NodeStartError, SettingsError
-from worker.machine import node_name
-from worker.settings import Settings, child_environment
+from worker.errors import EngineLostError, EngineStalledError, NodeStartError, SettingsError
+from worker.membership import CARD_EVERY_SECONDS, Membership
+from worker.settings import Settings, child_environment, node_of
+from worker.submit_hint import shown_storage, submit_command
 
 log = logging.getLogger(__name__)
 
-CARD_TTL_SECONDS: Final = 30
-CARD_EVERY_SECONDS: Final = 10.0
 _TICK_SECONDS: Final = 0.1
+_ASK_SECONDS: Final = 2.0
+"""How long the engine may take to say how it is; nothing else is watched meanwhile."""
 _ENGINE_END_SECONDS: Final = 20.0
 _HURRIED_END_SECONDS: Final = 2.0
 _REDIS_END_SECONDS: Final = 5.0
@@ -50,6 +50,8 @@ class NodePlan:
     """Command line of the engine; it finds host, port and the rest in its environment."""
     pullers: int = 2
     embedded: bool = False
+    redis_port: int | None = None
+    """Of the embedded server: None takes the usual one if it is free, 0 any."""
     drain_seconds: float = 60.0
     """How long running jobs may take to end after the first signal; a second signal ends the wait."""
 
@@ -68,16 +70,19 @@ class Supervisor:
         self._redis: Child | None = None
         self._engine: Child | None = None
         self._pullers: list[Child] = []
-        self._started_at = utc_now()
 
     def run(self) -> None:
         """Run the node until a signal. Raises NodeStartError, and what connecting to Redis raises."""
         with tempfile.TemporaryDirectory(prefix="h3-node-") as folder, self._signal_handlers():
             try:
                 connection = self._start_redis(Path(folder))
+                self._choose_engine()
+                membership = self._membership(connection)
                 ready = self._start_engine()
                 if ready is not None:
-                    self._watch(connection, ready)
+                    membership.join(ready, stopped=lambda: self._signals > 0)
+                if ready is not None and not self._signals:
+                    self._watch(membership, ready)
             finally:
                 self._end()
 
@@ -96,21 +101,54 @@ class Supervisor:
     def _start_redis(self, folder: Path) -> redis.Redis:
         if self._plan.embedded:
             environment = child_environment(self._settings)
-            self._redis, url = start_redis(folder, environment=environment)
+            self._redis, url = start_redis(folder, port=self._plan.redis_port, environment=environment)
             self._settings = replace(self._settings, redis_url=url)
+            self._tell(f"queue: redis-server of this node on {url}")
         return connect(self._settings.redis_url)
 
-    def _start_engine(self) -> EngineReady | None:
-        """Return what the engine says once it is loaded; None when a signal came first."""
+    def _choose_engine(self) -> None:
+        """Fix where the engine listens, and with it the node's name."""
         if self._settings.engine_url is None:
             port = self._settings.port or free_port()
             check_port(port)  # else a stranger on it would answer for an engine that cannot listen
             self._settings = replace(self._settings, port=port)
+        self._settings = replace(self._settings, node=node_of(self._settings))
+
+    def _membership(self, connection: redis.Redis) -> Membership:
+        """Return this node's place in the fleet, whose store it shares. Raises NodeStartError."""
+        assert self._settings.node is not None, "_choose_engine sets it"
+        membership = Membership(
+            connection=connection,
+            fleet=self._settings.fleet,
+            store=open_store(self._settings.storage_url),
+            pullers=self._plan.pullers,
+            engine_url=self._settings.engine_url or f"http://127.0.0.1:{self._settings.port}",
+        )
+        membership.check_store(node=self._settings.node)
+        return membership
+
+    def _start_engine(self) -> EngineReady | None:
+        """Return what the engine says once it is loaded; None when a signal came first."""
+        if self._settings.engine_url is None:
             environment = child_environment(self._settings)
             self._engine = Child("engine", self._plan.engine_command, environment=environment)
             self._engine.start()
-            self._settings = replace(self._settings, engine_url=f"http://127.0.0.1:{port}")
-        return self._wait_for_engine()
+            self._settings = replace(self._settings, engine_url=f"http://127.0.0.1:{self._settings.port}")
+        ready = self._wait_for_engine()
+        if ready is not None:
+            self._adopt_name(ready.environment.node)
+        return ready
+
+    def _adopt_name(self, name: str) -> None:
+        """Go by the name that the engine writes into its records. Raises NodeStartError."""
+        chosen = self._plan.settings.node
+        if chosen is not None and chosen != name:
+            raise NodeStartError(
+                f"the engine at {self._settings.engine_url} writes its records as node {name!r}, not"
+                f" {chosen!r}; leave --node out, or start that engine with --node {chosen}",
+                exit_code=EXIT_REFUSED,
+            )
+        self._settings = replace(self._settings, node=name)
 
     def _wait_for_engine(self) -> EngineReady | None:
         told = ""
@@ -122,7 +160,7 @@ class Supervisor:
                 except EngineLostError as error:
                     # A connection refused only says that the process has not come to listening yet.
                     message = str(error).partition("is not ready: ")[2]
-                    if message and message != told:
+                    if message and message != told and self._engine is None:  # our own writes to this stderr
                         self._tell(f"engine: {message}")
                     told = message or told
                     time.sleep(_TICK_SECONDS)
@@ -142,27 +180,32 @@ class Supervisor:
         assert self._settings.engine_url is not None, "_start_engine sets it"
         return EngineClient(EngineAddress(self._settings.engine_url, self._settings.api_token))
 
-    def _watch(self, connection: redis.Redis, ready: EngineReady) -> None:
+    def _watch(self, membership: Membership, ready: EngineReady) -> None:
         """Start the pullers and keep everything running until a signal."""
         environment = child_environment(self._settings)
         command = [sys.executable, "-m", "worker.cli", "pull"]
         for number in range(1, self._plan.pullers + 1):
             self._pullers.append(Child(f"puller {number}", command, environment=environment))
             self._pullers[-1].start()
-        card = self._card(ready)
-        self._announce(connection, card)
-        self._on_ready(self._ready_line(ready))
+        self._say_ready(ready)
         next_card = time.monotonic() + CARD_EVERY_SECONDS
-        while not self._signals:
-            self._check_redis_lives()
-            for child in self._restartable():
-                child.keep_running()
-            if time.monotonic() >= next_card:
-                if self._engine is None or self._engine.exit_code is None:
-                    self._announce(connection, card)
-                next_card = time.monotonic() + CARD_EVERY_SECONDS
-            time.sleep(_TICK_SECONDS)
-        self._withdraw(connection, card)
+        with self._engine_client() as engine:
+            while not self._signals:
+                self._check_redis_lives()
+                for child in self._restartable():
+                    child.keep_running()
+                if time.monotonic() >= next_card:
+                    self._renew(membership, engine)
+                    next_card = time.monotonic() + CARD_EVERY_SECONDS
+                time.sleep(_TICK_SECONDS)
+        membership.leave()
+
+    def _renew(self, membership: Membership, engine: EngineClient) -> None:
+        try:
+            membership.renew(engine.ready(seconds=_ASK_SECONDS), state=EngineState.READY)
+        except (EngineLostError, EngineStalledError) as error:
+            starting = "is not ready: " in str(error) or self._engine is not None
+            membership.renew(None, state=EngineState.STARTING if starting else EngineState.LOST)
 
     def _restartable(self) -> list[Child]:
         return [*([self._engine] if self._engine else []), *self._pullers]
@@ -171,38 +214,25 @@ class Supervisor:
         if self._redis is not None and self._redis.exit_code is not None:
             raise NodeStartError("the embedded redis-server ended, and the queue with it; start again")
 
-    def _card(self, ready: EngineReady) -> NodeCard:
-        return NodeCard(
-            node=node_name(),
-            checkpoint=ready.checkpoint.name,
-            weights=ready.checkpoint.weights,
-            device=ready.environment.device,
-            attention_backends=ready.attention_backends,
-            started_at=self._started_at,
+    def _say_ready(self, ready: EngineReady) -> None:
+        settings = self._settings
+        command, remark = submit_command(settings)
+        self._tell(
+            f"ready: node {settings.node} serves {ready.checkpoint.name} on {ready.environment.device}"
         )
-
-    def _announce(self, connection: redis.Redis, card: NodeCard) -> None:
-        try:
-            nodes.announce(connection, card, ttl_seconds=CARD_TTL_SECONDS, fleet=self._settings.fleet)
-        except QueueUnavailableError as error:
-            log.warning("node card not renewed: %s", error)
-
-    def _withdraw(self, connection: redis.Redis, card: NodeCard) -> None:
-        try:
-            nodes.withdraw(connection, card.node, fleet=self._settings.fleet)
-        except QueueUnavailableError as error:
-            log.warning("node card not withdrawn: %s", error)
-
-    def _ready_line(self, ready: EngineReady) -> dict[str, Any]:
-        return {
-            "event": "ready",
-            "redis_url": mask_password(self._settings.redis_url),
-            "engine_url": self._settings.engine_url,
-            "storage_url": self._settings.storage_url,
-            "fleet": self._settings.fleet,
-            "node": node_name(),
-            "checkpoint": ready.checkpoint.name,
-        }
+        self._tell(f"submit: {command}{remark}")
+        self._on_ready(
+            {
+                "event": "ready",
+                "redis_url": mask_password(settings.redis_url),
+                "engine_url": settings.engine_url,
+                "storage_url": shown_storage(settings.storage_url),
+                "fleet": settings.fleet,
+                "node": settings.node,
+                "checkpoint": ready.checkpoint.name,
+                "submit": command,
+            }
+        )
 
     def _end(self) -> None:
         """Stop taking, finish, unload, stop Redis; also after a failure at any point."""
@@ -235,3 +265,11 @@ def check_plan(plan: NodePlan) -> None:
         raise SettingsError(f"{plan.pullers} pullers; a node has 1 to 16")
     if plan.drain_seconds < 0:
         raise SettingsError(f"a drain of {plan.drain_seconds} seconds; give 0 or more")
+    if plan.embedded and plan.settings.redis_named:
+        raise SettingsError(
+            "--embedded starts a queue of its own, but --redis or H3_REDIS_URL names one; leave out either"
+        )
+    if plan.redis_port is not None and not plan.embedded:
+        raise SettingsError("--redis-port is the port of an embedded redis-server; give --embedded with it")
+    if plan.redis_port is not None and not 0 <= plan.redis_port <= 65_535:
+        raise SettingsError(f"redis port {plan.redis_port}: a port lies between 0 and 65535")

@@ -1,4 +1,7 @@
-"""A whole node around the fake pipeline, as a program: `h3-worker run --embedded` without torch."""
+"""A whole node around the fake pipeline, as a program: `h3-worker run` without torch.
+
+It starts a queue of its own unless H3_REDIS_URL names one.
+"""
 
 import json
 import sys
@@ -7,7 +10,7 @@ from typing import Any
 
 from worker.errors import exit_code_of
 from worker.settings import read_settings
-from worker.supervisor import NodePlan, Supervisor
+from worker.supervisor import NodePlan, Supervisor, check_plan
 
 
 def say(value: dict[str, Any]) -> None:
@@ -15,15 +18,24 @@ def say(value: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def tell(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
+
+
 def main() -> int:
     """Run until a signal; the first argument replaces the engine's program."""
     program = sys.argv[1] if len(sys.argv) > 1 else str(Path(__file__).with_name("fake_pipeline.py"))
     settings, _ = read_settings()
     plan = NodePlan(
-        settings=settings, engine_command=[sys.executable, program], embedded=True, drain_seconds=10
+        settings=settings,
+        engine_command=[sys.executable, program],
+        embedded=not settings.redis_named,
+        redis_port=None if settings.redis_named else 0,
+        drain_seconds=10,
     )
     try:
-        Supervisor(plan, on_ready=say, tell=lambda message: None).run()
+        check_plan(plan)
+        Supervisor(plan, on_ready=say, tell=tell).run()
     except Exception as error:
         sys.stderr.write(f"{error}\n")
         return exit_code_of(error)

@@ -42,7 +42,8 @@ class FakePipeline:
         return self._asked()
 
     def card(self) -> PipelineCard:
-        files = [CheckpointFile(role="transformer", name="fake", size_bytes=1, header_sha256="00" * 32)]
+        header = os.environ.get("FAKE_HEADER", "00" * 32)
+        files = [CheckpointFile(role="transformer", name="fake", size_bytes=1, header_sha256=header)]
         return PipelineCard(
             checkpoint=CheckpointSet(
                 name=CHECKPOINT, weights="random", transformer_layout="pruned", files=files
@@ -119,17 +120,19 @@ def _tone(samples: int) -> np.ndarray:
 
 def main() -> None:
     """Serve a fake pipeline with the settings of the environment."""
+    from worker.command import reported
     from worker.engine import Engine
     from worker.serving import serve
-    from worker.settings import read_settings
+    from worker.settings import node_of, read_settings
 
     settings, _ = read_settings()
 
     def load(tell: Callable[[str], None]) -> Engine:
         tell("drawing gradients")
-        return Engine(FakePipeline(), output_root=settings.output_dir)
+        return Engine(FakePipeline(), output_root=settings.output_dir, node=node_of(settings))
 
-    serve(load, host="127.0.0.1", port=settings.port, api_token=settings.api_token)
+    with reported():
+        serve(load, host="127.0.0.1", port=settings.port, api_token=settings.api_token)
 
 
 if __name__ == "__main__":

@@ -166,7 +166,8 @@ def test_a_caller_that_goes_away_cancels_its_job_at_the_next_step(
     body = make_fields(prompt="hold", steps=100)
 
     with http.stream("POST", "/generate", json=body, headers=headers) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # kept: its end would close the connection before the step
+        next(lines)
         eventually(pipeline.in_step.is_set, what="the job is in a step")
 
     eventually(pipeline.is_asked_to_stop, what="the service has noticed")

@@ -33,6 +33,7 @@ def test_every_name_of_a_node_is_read() -> None:
             "H3_ENGINE_URL": "http://127.0.0.1:9000",
             "H3_API_TOKEN": "secret-token",
             "H3_FLEET": "farm",
+            "H3_NODE": "spark-1",
         }
     )
 
@@ -47,6 +48,8 @@ def test_every_name_of_a_node_is_read() -> None:
         engine_url="http://127.0.0.1:9000",
         api_token="secret-token",
         fleet="farm",
+        node="spark-1",
+        redis_named=True,
     )
 
 

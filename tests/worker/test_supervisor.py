@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,15 @@ def processes_of(mark: Path) -> list[int]:
     return found
 
 
-def node_environment(tmp_path: Path) -> dict[str, str]:
-    settings = Settings(port=0, storage_url=str(tmp_path / "store"), output_dir=tmp_path / "engine")
+def node_environment(tmp_path: Path, **changes: Any) -> dict[str, str]:
+    """The environment of a node that starts a queue of its own, unless `redis_url` names one."""
+    own = {"port": 0, "storage_url": str(tmp_path / "store"), "output_dir": tmp_path / "engine"}
+    environment = child_environment(Settings(**own | changes))
+    if "redis_url" not in changes:
+        del environment["H3_REDIS_URL"]
     state = tmp_path / "state"
-    state.mkdir()
-    return child_environment(settings) | {"TEST_NODE_MARK": str(tmp_path), "TMPDIR": str(state)}
+    state.mkdir(parents=True)
+    return environment | {"TEST_NODE_MARK": str(tmp_path), "TMPDIR": str(state)}
 
 
 def kill_all(mark: Path) -> None:
@@ -69,25 +74,45 @@ def kill_all(mark: Path) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    environment = node_environment(tmp_path)
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "fake_node.py")],
-        env=environment,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
+@contextmanager
+def started(environment: dict[str, str]) -> Iterator[Node]:
+    mark = Path(environment["TEST_NODE_MARK"])
+    with (mark / "node.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "fake_node.py")],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
-        assert line, "the node ended before it was ready"
-        yield Node(process, json.loads(line), tmp_path)
+        assert line, (mark / "node.log").read_text()
+        yield Node(process, json.loads(line), mark)
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
-        kill_all(tmp_path)
+        kill_all(mark)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with started(node_environment(tmp_path)) as node:
+        yield node
+
+
+def refused(environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """What a node says that does not start."""
+    return subprocess.run(
+        [sys.executable, str(HERE / "fake_node.py")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 def connect(node: Node) -> redis.Redis:
@@ -115,6 +140,12 @@ def test_a_node_works_announces_itself_and_ends_in_order_on_ctrl_c(
     with connect(node) as connection:
         (card,) = live_nodes(connection)
     assert (card.checkpoint, card.weights, card.device) == ("h3-fake", "random", "cpu")
+    assert card.node == node.ready["node"]
+    assert card.offers == ["attention:sdpa", "checkpoint:h3-fake", f"node:{card.node}"]
+    assert card.storage_url == (tmp_path / "store").as_uri()
+    assert card.store_id == json.loads((tmp_path / "store" / "store.json").read_text())["store"]
+    assert (card.engine_url, card.pullers, card.jobs_served) == (node.ready["engine_url"], 2, 0)
+    assert card.files[0].header_sha256 == "00" * 32
 
     entries = [submit(node, make_fields(seed=seed)) for seed in range(4)]
     for entry in entries:
@@ -200,16 +231,8 @@ def test_an_engine_that_cannot_load_ends_the_node_with_its_code(tmp_path: Path) 
 
 def test_a_port_that_is_taken_is_told_before_anything_starts(node: Node, tmp_path: Path) -> None:
     port = node.ready["engine_url"].rpartition(":")[2]
-    environment = child_environment(Settings(port=int(port), storage_url=str(tmp_path / "other")))
 
-    ended = subprocess.run(
-        [sys.executable, str(HERE / "fake_node.py")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    ended = refused(node_environment(tmp_path / "other", port=int(port)))
 
     assert ended.returncode == 3
     assert f"cannot listen on 127.0.0.1:{port}" in ended.stderr
@@ -222,3 +245,64 @@ def test_without_any_redis_server_one_sentence_says_how_to_get_one(monkeypatch: 
 
     with pytest.raises(NodeStartError, match="no redis-server found: install one"):
         find_redis_server()
+
+
+def test_the_log_holds_each_line_of_the_engine_once_and_how_to_submit(node: Node, tmp_path: Path) -> None:
+    log = (tmp_path / "node.log").read_text()
+
+    assert log.count("drawing gradients") == 1
+    assert f"submit: {node.ready['submit']}" in log
+    redis_url, store = node.ready["redis_url"], node.ready["storage_url"]
+    assert f"redis-server of this node on {redis_url}" in log
+    assert node.ready["submit"] == f"h3 submit 'a red fox in snow' --redis {redis_url} --storage {store}"
+
+
+def test_two_nodes_of_one_host_have_cards_and_records_of_their_own(
+    node: Node, tmp_path: Path, make_fields: MakeFields, eventually: Eventually
+) -> None:
+    shared = {"redis_url": node.ready["redis_url"], "storage_url": node.ready["storage_url"]}
+    with (
+        started(node_environment(tmp_path / "second", **shared)) as second,
+        connect(node) as connection,
+    ):
+        names = {node.ready["node"], second.ready["node"]}
+        assert {card.node for card in live_nodes(connection)} == names
+        ports = {url.rpartition(":")[2] for url in (node.ready["engine_url"], second.ready["engine_url"])}
+        assert {name.rpartition("-")[2] for name in names} == ports
+
+        for each in (node, second):
+            answer = httpx.get(f"{each.ready['engine_url']}/ready", trust_env=False)
+            assert answer.json()["environment"]["node"] == each.ready["node"]
+        for entry in [submit(node, make_fields(seed=seed)) for seed in range(4)]:
+            eventually(lambda entry=entry: status(node, entry) is JobStatus.SUCCEEDED, what="it succeeds")
+        records = [json.loads(path.read_text()) for path in (tmp_path / "store").rglob("benchmark.json")]
+        assert {record["environment"]["node"] for record in records} <= names
+
+        second.process.send_signal(signal.SIGTERM)
+        assert second.process.wait(30) == 0
+        (left,) = live_nodes(connection)
+    assert left.node == node.ready["node"]
+
+
+def test_a_node_with_another_store_is_refused_with_both_named(node: Node, tmp_path: Path) -> None:
+    ended = refused(node_environment(tmp_path / "second", redis_url=node.ready["redis_url"]))
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"{(tmp_path / 'store').as_uri()} (store" in ended.stderr
+    assert (tmp_path / "second" / "store").as_uri() in ended.stderr
+    assert "h3:store" in ended.stderr
+
+
+def test_a_node_with_other_files_under_the_same_name_is_refused_with_both_identities(
+    node: Node, tmp_path: Path
+) -> None:
+    shared = {"redis_url": node.ready["redis_url"], "storage_url": node.ready["storage_url"]}
+    environment = node_environment(tmp_path / "second", **shared) | {"FAKE_HEADER": "11" * 32}
+
+    ended = refused(environment)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "checkpoint 'h3-fake' means other files" in ended.stderr
+    assert f"transformer there {'0' * 12}., here {'1' * 12}." in ended.stderr
+    with connect(node) as connection:
+        assert [card.node for card in live_nodes(connection)] == [node.ready["node"]]

@@ -1,0 +1,193 @@
+"""A node in its fleet: what it must share with the others, and the card by which they know it.
+
+The store is compared before the engine is loaded, the checkpoint's files once they are: a node that would
+write elsewhere, or make other films under the same name, never starts. Knows no child processes.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import redis
+
+from broker import keys, nodes
+from broker.agreements import (
+    CheckpointAgreement,
+    StoreAgreement,
+    agree_on_checkpoint,
+    agree_on_store,
+)
+from broker.errors import BrokerError, QueueUnavailableError
+from queue_schemas.errors import EXIT_REFUSED
+from queue_schemas.nodes import EngineState, NodeCard
+from queue_schemas.results import EngineReady
+from storage.base import ArtifactStore
+from storage.errors import StorageError
+from storage.identity import store_identity
+from worker.attempt import utc_now
+from worker.errors import NodeStartError
+from worker.machine import host_name, package_versions
+from worker.offers import offers_of
+
+log = logging.getLogger(__name__)
+
+CARD_TTL_SECONDS: Final = 30
+CARD_EVERY_SECONDS: Final = 10.0
+NAME_WATCH_SECONDS: Final = 12.0
+"""A live node renews its card within this; one that does not is dead, and its name is free."""
+_TICK_SECONDS: Final = 0.1
+
+
+@dataclass(slots=True, kw_only=True)
+class Membership:
+    """One node's place in one fleet; `join` once, then `renew`, and `leave` at the end."""
+
+    connection: redis.Redis
+    fleet: str
+    store: ArtifactStore
+    pullers: int
+    engine_url: str
+    store_id: str = ""
+    instance: str = field(default_factory=lambda: secrets.token_hex(8))
+    started_at: str = field(default_factory=utc_now)
+    card: NodeCard | None = None
+
+    def check_store(self, *, node: str) -> None:
+        """Compare this node's store with the fleet's. Raises NodeStartError, QueueUnavailableError."""
+        try:
+            self.store_id = store_identity(self.store)
+            own = StoreAgreement(node=node, store_id=self.store_id, url=self.store.url)
+            fleets = agree_on_store(self.connection, own, fleet=self.fleet)
+        except (StorageError, BrokerError) as error:
+            raise _refusal(error) from None
+        if fleets.store_id != self.store_id:
+            raise NodeStartError(
+                f"the fleet {self.fleet!r} keeps its films in {fleets.url} (store {fleets.store_id[:8]},"
+                f" fixed by node {fleets.node}), and this node would write to {self.store.url} (store"
+                f" {self.store_id[:8]}); set H3_STORAGE_URL / --storage to that store, use another --fleet,"
+                f" or, to move the fleet, delete the key {keys.store_key(self.fleet)}",
+                exit_code=EXIT_REFUSED,
+            )
+
+    def join(self, ready: EngineReady, *, stopped: Callable[[], bool]) -> None:
+        """Show this node to the fleet, when its checkpoint is the fleet's and its name nobody else's.
+
+        Raises NodeStartError, QueueUnavailableError. `stopped` ends the wait for a name.
+        """
+        self._check_checkpoint(ready)
+        card = self._card(ready)
+        other = self._announce(card)
+        if other is None:
+            return
+        log.info("node name %s: waiting to see whether its last holder is alive", card.node)
+        deadline = time.monotonic() + NAME_WATCH_SECONDS
+        seen = other.renewed_at
+        while time.monotonic() < deadline and not stopped():
+            time.sleep(_TICK_SECONDS)
+            other = self._announce(card)
+            if other is None:
+                return
+            if other.renewed_at != seen:
+                raise NodeStartError(
+                    f"the fleet {self.fleet!r} has a live node {card.node!r} already, on {other.host or '?'};"
+                    " give this one another name with H3_NODE / --node",
+                    exit_code=EXIT_REFUSED,
+                )
+        if other is not None and not stopped():
+            self._announce(card, replacing=other.instance)
+
+    def renew(self, ready: EngineReady | None, *, state: EngineState) -> None:
+        """Renew the card with what the engine says; a queue that is away is patiently told about."""
+        assert self.card is not None, "join sets it"
+        card = self.card if ready is None else self._card(ready)
+        card = card.model_copy(update={"engine": state, "renewed_at": utc_now()})
+        try:
+            other = self._announce(card)
+        except QueueUnavailableError as error:
+            log.warning("node card not renewed: %s", error)
+            return
+        if other is not None:
+            log.error("node name %s was taken over by another node on %s", card.node, other.host or "?")
+
+    def leave(self) -> None:
+        """Take the card away."""
+        if self.card is None:
+            return
+        try:
+            nodes.withdraw(self.connection, self.card.node, instance=self.instance, fleet=self.fleet)
+        except QueueUnavailableError as error:
+            log.warning("node card not withdrawn: %s", error)
+
+    def _announce(self, card: NodeCard, *, replacing: str = "") -> NodeCard | None:
+        self.card = card
+        return nodes.announce(
+            self.connection, card, ttl_seconds=CARD_TTL_SECONDS, replacing=replacing, fleet=self.fleet
+        )
+
+    def _check_checkpoint(self, ready: EngineReady) -> None:
+        name = ready.checkpoint.name
+        identities = {file.role: file.identity for file in ready.checkpoint.files}
+        own = CheckpointAgreement(node=ready.environment.node, identities=identities)
+        try:
+            fleets = agree_on_checkpoint(self.connection, name, own=own, fleet=self.fleet)
+        except BrokerError as error:
+            raise _refusal(error) from None
+        if fleets.identities != identities:
+            raise NodeStartError(
+                f"checkpoint {name!r} means other files in the fleet {self.fleet!r}, as node {fleets.node}"
+                f" fixed: {differences(fleets.identities, identities)}; serve these under another name"
+                " (a resident set file), or, to fix the name anew, delete the key"
+                f" {keys.checkpoint_key(self.fleet, name)}",
+                exit_code=EXIT_REFUSED,
+            )
+
+    def _card(self, ready: EngineReady) -> NodeCard:
+        node, checkpoint = ready.environment.node, ready.checkpoint
+        return NodeCard(
+            node=node,
+            checkpoint=checkpoint.name,
+            weights=checkpoint.weights,
+            device=ready.environment.device,
+            attention_backends=ready.attention_backends,
+            started_at=self.started_at,
+            offers=list(offers_of(ready, node=node)),
+            storage_url=self.store.url,
+            store_id=self.store_id,
+            instance=self.instance,
+            renewed_at=utc_now(),
+            host=host_name(),
+            engine_url=self.engine_url,
+            engine=EngineState.READY,
+            busy=ready.busy,
+            jobs_served=ready.jobs_served,
+            pullers=self.pullers,
+            files=checkpoint.files,
+            version=package_versions().get("h3-blackwell-runtime", ""),
+        )
+
+
+def differences(fleets: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """Name both identities of every role on which two nodes differ."""
+    parts = []
+    for role in sorted(fleets.keys() | own.keys()):
+        theirs, ours = fleets.get(role), own.get(role)
+        if theirs != ours:
+            parts.append(f"{role} there {_short(theirs)}, here {_short(ours)}")
+    return ", ".join(parts)
+
+
+def _short(identity: str | None) -> str:
+    """Return the beginning of both hashes; a header's is often the same."""
+    if identity is None:
+        return "none"
+    header, _, sample = identity.partition(".")
+    return f"{header[:12]}.{sample[:12]}"
+
+
+def _refusal(error: Exception) -> NodeStartError | QueueUnavailableError:
+    if isinstance(error, QueueUnavailableError):
+        return error
+    return NodeStartError(str(error))
