@@ -1,17 +1,24 @@
 """Every key name in Redis. The only place that spells one.
 
 Our own keys begin with the fleet's name; those of rq with rq's own prefix, which an operator may move
-(`RQ_KEY_PREFIX`), so it is taken from rq and never written out.
+(`RQ_KEY_PREFIX`), so it is taken from rq and never written out. Scripts get the beginnings of keys from here.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from rq.defaults import RQ_KEY_PREFIX
 
 from broker.errors import QueueEntryError
+from queue_schemas.runs import Priority, needs_digest
 
 QUEUES_KEY: Final = f"{RQ_KEY_PREFIX}:queues"
+"""rq's set of every queue, for its own tools."""
+LIST_PREFIX: Final = f"{RQ_KEY_PREFIX}:queue:"
+LEASES_PREFIX: Final = f"{RQ_KEY_PREFIX}:wip:"
+ENTRY_PREFIX: Final = f"{RQ_KEY_PREFIX}:job:"
+EXECUTION_PREFIX: Final = f"{RQ_KEY_PREFIX}:execution:"
 _FLEET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _ENTRY = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
@@ -30,6 +37,14 @@ def entry_id(run_id: str, generation: int) -> str:
     return check_entry_id(f"{run_id}-{generation}")
 
 
+def parse_entry_id(entry: str) -> tuple[str, int]:
+    """Return (run_id, generation). Raises QueueEntryError."""
+    run_id, _, generation = check_entry_id(entry).rpartition("-")
+    if not run_id or not (generation.isascii() and generation.isdecimal()) or int(generation) < 1:
+        raise QueueEntryError(f"{entry!r:.100} names no generation of a run")
+    return run_id, int(generation)
+
+
 def check_entry_id(entry: str) -> str:
     """Return `entry` if it can be an id: rq splits what it stores at colons, so none may hold one."""
     if not _ENTRY.fullmatch(entry):
@@ -37,38 +52,69 @@ def check_entry_id(entry: str) -> str:
     return entry
 
 
-def queue_name(fleet: str) -> str:
-    """Return rq's name of the fleet's only queue."""
-    return check_fleet(fleet)
+def queue_name(fleet: str, priority: Priority = Priority.NORMAL, *, needs: Sequence[str] = ()) -> str:
+    """Return rq's name of the queue for one priority and one set of needs."""
+    return f"{check_fleet(fleet)}-{priority}-{needs_digest(list(needs))}"
 
 
-def queue_key(fleet: str) -> str:
-    return f"{RQ_KEY_PREFIX}:queue:{queue_name(fleet)}"
+def queue_key(fleet: str, priority: Priority = Priority.NORMAL, *, needs: Sequence[str] = ()) -> str:
+    """Return the list of the entries that wait in that queue."""
+    return list_key(queue_name(fleet, priority, needs=needs))
 
 
-def leases_key(fleet: str) -> str:
-    """Return rq's set of running entries, `<entry>:<execution>`, scored by when their lease runs out."""
-    return f"{RQ_KEY_PREFIX}:wip:{queue_name(fleet)}"
+def list_key(queue: str) -> str:
+    """Return the list of the entries that wait in a queue, given its name."""
+    return LIST_PREFIX + queue
 
 
-def registry_keys(fleet: str) -> list[str]:
-    """Return rq's registries of entries that have ended: finished, failed, canceled."""
-    return [f"{RQ_KEY_PREFIX}:{name}:{queue_name(fleet)}" for name in ("finished", "failed", "canceled")]
-
-
-def parked_key(fleet: str) -> str:
-    """Return the list where an entry lies between its claim and its start."""
-    return f"{queue_key(fleet)}:intermediate"
+def leases_key(queue: str) -> str:
+    """Return rq's set of a queue's running entries, `<entry>:<execution>`, scored by when the lease ends."""
+    return LEASES_PREFIX + queue
 
 
 def entry_key(entry: str) -> str:
     """Return rq's hash of one entry."""
-    return f"{RQ_KEY_PREFIX}:job:{entry}"
+    return ENTRY_PREFIX + entry
 
 
-def results_key(entry: str) -> str:
-    """Return rq's result stream; re-used ids would answer with an old result, so a new submit deletes it."""
-    return f"{RQ_KEY_PREFIX}:results:{entry}"
+def execution_key(member: str) -> str:
+    """Return rq's hash of one execution, `<entry>:<execution>`; its stop command reads it."""
+    return EXECUTION_PREFIX + member
+
+
+def registered_key(fleet: str) -> str:
+    """Return the hash of the fleet's queues: name to JSON of priority and needs."""
+    return f"{check_fleet(fleet)}:queues"
+
+
+def wake_key(fleet: str) -> str:
+    """Return the stream of one message that changes whenever something was listed."""
+    return f"{check_fleet(fleet)}:wake"
+
+
+def due_key(fleet: str) -> str:
+    """Return the set of entries that wait for their next attempt, scored by when it is due."""
+    return f"{check_fleet(fleet)}:due"
+
+
+def dead_key(fleet: str) -> str:
+    """Return the list of entries that failed at their last attempt, as JSON, newest last."""
+    return f"{check_fleet(fleet)}:dead"
+
+
+def poison_key(fleet: str) -> str:
+    """Return the hash of parked entries, which no worker could read: id to reason."""
+    return f"{check_fleet(fleet)}:poison"
+
+
+def sweeps_key(fleet: str) -> str:
+    """Return the set of sweeps without a summary, scored by when to look at them next."""
+    return f"{check_fleet(fleet)}:sweeps"
+
+
+def leader_key(fleet: str) -> str:
+    """Return the lock of the leading janitor."""
+    return f"{check_fleet(fleet)}:janitor"
 
 
 def progress_key(fleet: str, entry: str) -> str:
@@ -76,13 +122,18 @@ def progress_key(fleet: str, entry: str) -> str:
 
 
 def attempts_key(fleet: str, entry: str) -> str:
-    """Return the counter of attempts at one entry."""
+    """Return the counter that numbers the attempts at one entry; it outlives the entry's hash."""
     return f"{check_fleet(fleet)}:attempts:{entry}"
 
 
-def poison_key(fleet: str) -> str:
-    """Return the hash of entries that no worker could read: id to reason."""
-    return f"{check_fleet(fleet)}:poison"
+def cancel_key(fleet: str, entry: str) -> str:
+    """Return the flag that asks a running entry to stop."""
+    return f"{check_fleet(fleet)}:cancel:{entry}"
+
+
+def wants_key(fleet: str, entry: str) -> str:
+    """Return the set of sweeps that want an entry."""
+    return f"{check_fleet(fleet)}:wants:{entry}"
 
 
 def nodes_key(fleet: str) -> str:

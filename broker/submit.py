@@ -1,14 +1,15 @@
 """Put runs into the queue: one server-side script checks for doubles, writes the entry and lists it.
 
-A run that is queued or running is joined. An entry that has ended, or whose worker let its lease run out, is
-replaced: whoever submits has looked for a manifest in the store first, and the worker looks again before it
-generates, so nothing is made twice.
-Knows nothing about storage, sweeps or priorities.
+A run that is queued or running is joined, and its new sweep is added to those that want it. An entry that has
+ended is replaced: whoever submits has looked for a manifest in the store first, and the worker looks again
+before it generates, so nothing is made twice.
+Knows nothing about storage; which sweep a run belongs to is only noted.
 """
 
+import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import redis
@@ -20,49 +21,60 @@ from broker.errors import QueueEntryError
 from broker.serializer import StrictJson
 from queue_schemas import limits
 from queue_schemas.environment import DEFAULT_FLEET
+from queue_schemas.runs import RunKey, Submission, entry_payload
 from queue_schemas.tasks import GENERATE_TASK
 
 JOB_TIMEOUT_SECONDS: Final = 6 * 3600
 """An outer bound only; the engine's own checks end a job that stalls."""
 RESULT_TTL_SECONDS: Final = 7 * 86_400
 FAILURE_TTL_SECONDS: Final = 30 * 86_400
-QUEUED_TIME_FIELD: Final = "queued_time"
-"""Field of the entry: Redis TIME in seconds when it was listed, for `queue_wait`."""
 _BATCH: Final = 200  # entries per script call: a call of 500 holds the server for about 10 ms
 
 _JOINED, _QUEUED, _FOREIGN = 0, 1, 2
 _SCRIPT: Final = """
--- KEYS: queue, queues, leases, finished, failed, canceled; then per entry: hash, results, progress
--- ARGV: origin, date, timeout, result_ttl, failure_ttl; then per entry: id, data, description
+-- KEYS: list, rq's queues, registered queues, wake stream, sweeps
+-- ARGV: queue name, its registration, date, timeout, result_ttl, failure_ttl, fleet, entry prefix,
+--       lease prefix; then per entry: id, data, description, sweep or ''
 local ended = {finished = true, failed = true, stopped = true, canceled = true}
+local name, date, fleet = ARGV[1], ARGV[3], ARGV[7]
 local t = redis.call('TIME')
 local time = t[1] .. '.' .. string.format('%06d', t[2])
-local live = {}
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], t[1], '+inf')) do
-  live[string.match(member, '^[^:]*')] = true
-end
-local outcomes = {}
-for i = 0, (#KEYS - 6) / 3 - 1 do
-  local k, a = 6 + i * 3, 5 + i * 3
-  local kind = redis.call('TYPE', KEYS[k + 1])['ok']
-  local status, origin = false, false
-  if kind == 'hash' then
-    status, origin = unpack(redis.call('HMGET', KEYS[k + 1], 'status', 'origin'))
+local outcomes, sweeps = {}, {}
+for a = 10, #ARGV, 4 do
+  local entry, sweep = ARGV[a], ARGV[a + 3]
+  local key = ARGV[8] .. entry
+  local wants, cancel = fleet .. ':wants:' .. entry, fleet .. ':cancel:' .. entry
+  local status, origin, owner, lease = false, false, false, false
+  if redis.call('TYPE', key)['ok'] == 'hash' then
+    status, origin, owner, lease = unpack(redis.call('HMGET', key, 'status', 'origin', 'fleet', 'lease'))
   end
-  local abandoned = status == 'started' and not live[ARGV[a + 1]]
+  local abandoned = status == 'started'
+    and not (origin and lease and redis.call('ZSCORE', ARGV[9] .. origin, lease))
+  local outcome
   if status and not ended[status] and not abandoned then
-    outcomes[i + 1] = (origin and origin ~= ARGV[1]) and 2 or 0
+    outcome = (owner and owner ~= fleet) and 2 or 0
   else
-    redis.call('DEL', KEYS[k + 1], KEYS[k + 2], KEYS[k + 3])
-    for registry = 4, 6 do redis.call('ZREM', KEYS[registry], ARGV[a + 1]) end
-    redis.call('HSET', KEYS[k + 1], 'status', 'queued', 'origin', ARGV[1],
-      'created_at', ARGV[2], 'enqueued_at', ARGV[2], 'timeout', ARGV[3], 'result_ttl', ARGV[4],
-      'failure_ttl', ARGV[5], 'data', ARGV[a + 2], 'description', ARGV[a + 3], 'queued_time', time)
-    redis.call('RPUSH', KEYS[1], ARGV[a + 1])
-    outcomes[i + 1] = 1
+    redis.call('DEL', key, fleet .. ':progress:' .. entry, wants)
+    redis.call('HSET', key, 'status', 'queued', 'origin', name, 'fleet', fleet, 'created_at', date,
+      'enqueued_at', date, 'timeout', ARGV[4], 'result_ttl', ARGV[5], 'failure_ttl', ARGV[6],
+      'data', ARGV[a + 1], 'description', ARGV[a + 2], 'queued_time', time, 'attempts_used', 0)
+    redis.call('RPUSH', KEYS[1], entry)
+    outcome = 1
   end
+  if outcome ~= 2 then
+    redis.call('DEL', cancel)
+    if sweep ~= '' then
+      redis.call('SADD', wants, sweep)
+      redis.call('EXPIRE', wants, ARGV[6])
+      sweeps[sweep] = true
+    end
+  end
+  outcomes[#outcomes + 1] = outcome
 end
 redis.call('SADD', KEYS[2], KEYS[1])
+redis.call('HSET', KEYS[3], name, ARGV[2])
+for sweep, _ in pairs(sweeps) do redis.call('ZADD', KEYS[5], 'NX', t[1], sweep) end
+redis.call('XADD', KEYS[4], 'MAXLEN', 1, '*', 'queue', name)
 return outcomes
 """
 
@@ -75,6 +87,10 @@ class QueuedRun:
     generation: int
     job: Mapping[str, Any]
     """The job's fields as JSON values (`job.model_dump(mode="json")`)."""
+    key: RunKey = field(default_factory=RunKey)
+    submission: Submission = field(default_factory=Submission)
+    needs: Sequence[str] = ()
+    """What a node must have (`queue_schemas.runs.needs_of`); without any, every node takes it."""
 
     @property
     def entry_id(self) -> str:
@@ -102,20 +118,29 @@ def submit_runs(
     """
     payloads = [_payload(run) for run in runs]
     script = connection.register_script(_SCRIPT)
-    codes: list[int] = []
+    codes: dict[int, int] = {}
     with queue_errors(connection):
-        for start in range(0, len(runs), _BATCH):
-            batch = slice(start, start + _BATCH)
-            codes += script(
-                keys=list(_script_keys(runs[batch], fleet=fleet)),
-                args=list(_script_args(runs[batch], payloads[batch], fleet=fleet)),
+        for batch in _batches(runs, fleet=fleet):
+            answers = script(
+                keys=_script_keys(runs[batch[0]], fleet=fleet),
+                args=list(_script_args(runs, payloads, batch=batch, fleet=fleet)),
             )
-    return [_outcome(run, code, fleet=fleet) for run, code in zip(runs, codes, strict=True)]
+            codes.update(zip(batch, answers, strict=True))
+    return [_outcome(run, codes[index], fleet=fleet) for index, run in enumerate(runs)]
+
+
+def _batches(runs: Sequence[QueuedRun], *, fleet: str) -> Iterator[list[int]]:
+    """Yield indices of runs that go into the same queue, in the order given."""
+    queues: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for index, run in enumerate(runs):
+        queues.setdefault((run.submission.priority, tuple(run.needs)), []).append(index)
+    for indices in queues.values():
+        yield from (indices[start : start + _BATCH] for start in range(0, len(indices), _BATCH))
 
 
 def _payload(run: QueuedRun) -> bytes:
     """Return the compressed call: rq's `[function, instance, args, kwargs]`."""
-    kwargs = {"run_id": run.run_id, "generation": run.generation, "job": dict(run.job)}
+    kwargs = entry_payload(run.run_id, run.generation, dict(run.job), run.key, run.submission)
     try:
         text = StrictJson.dumps([GENERATE_TASK, None, [], kwargs])
     except (TypeError, ValueError) as error:
@@ -127,21 +152,30 @@ def _payload(run: QueuedRun) -> bytes:
     return zlib.compress(text)
 
 
-def _script_keys(runs: Sequence[QueuedRun], *, fleet: str) -> Iterator[str]:
-    yield from (keys.queue_key(fleet), keys.QUEUES_KEY, keys.leases_key(fleet), *keys.registry_keys(fleet))
-    for run in runs:
-        entry = run.entry_id
-        yield from (keys.entry_key(entry), keys.results_key(entry), keys.progress_key(fleet, entry))
+def _script_keys(run: QueuedRun, *, fleet: str) -> list[str]:
+    queue = keys.queue_key(fleet, run.submission.priority, needs=run.needs)
+    return [
+        queue,
+        keys.QUEUES_KEY,
+        keys.registered_key(fleet),
+        keys.wake_key(fleet),
+        keys.sweeps_key(fleet),
+    ]
 
 
 def _script_args(
-    runs: Sequence[QueuedRun], payloads: Sequence[bytes], *, fleet: str
+    runs: Sequence[QueuedRun], payloads: Sequence[bytes], *, batch: Sequence[int], fleet: str
 ) -> Iterator[str | bytes | int]:
-    yield from (keys.queue_name(fleet), utcformat(now()))
+    first = runs[batch[0]]
+    yield keys.queue_name(fleet, first.submission.priority, needs=first.needs)
+    yield json.dumps({"priority": first.submission.priority, "needs": sorted(first.needs)})
+    yield utcformat(now())
     yield from (JOB_TIMEOUT_SECONDS, RESULT_TTL_SECONDS, FAILURE_TTL_SECONDS)
-    for run, payload in zip(runs, payloads, strict=True):
+    yield from (fleet, keys.ENTRY_PREFIX, keys.LEASES_PREFIX)
+    for index in batch:
+        run = runs[index]
         # rq logs the description and would build it from the arguments, prompt included.
-        yield from (run.entry_id, payload, f"generate {run.run_id}")
+        yield from (run.entry_id, payloads[index], f"generate {run.run_id}", run.submission.sweep_id or "")
 
 
 def _outcome(run: QueuedRun, code: int, *, fleet: str) -> SubmitOutcome:

@@ -47,5 +47,15 @@ def sweep_key(sweep_id: str) -> str:
     return f"sweeps/{sweep_id}/sweep.json"
 
 
+def summary_key(sweep_id: str) -> str:
+    """How a sweep ended; written when its last run has."""
+    return f"sweeps/{sweep_id}/summary.json"
+
+
+def reference_key(sha256: str, extension: str) -> str:
+    """A reference, under the hash of its content."""
+    return f"references/{sha256}.{extension}"
+
+
 RUNS_PREFIX = "runs/"
 SWEEPS_PREFIX = "sweeps/"

@@ -7,7 +7,7 @@ else of an attempt lies in a folder of its own and can be lost without harm.
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from queue_schemas import limits
 from queue_schemas.benchmark import BenchmarkRecord, OutputFile, Seconds
-from queue_schemas.errors import InvalidRequestError, explain
+from queue_schemas.errors import ErrorCode, InvalidRequestError, explain
 from queue_schemas.events import JobError, JobStatus, ProgressEvent, Stage
 from queue_schemas.jobs import JOB_ADAPTER, Job, JobFields
 from queue_schemas.results import EngineReady, GenerateResult, Manifest
@@ -45,6 +45,8 @@ class Attempt:
     queue_wait_seconds: float | None
     started_at: str = field(default_factory=utc_now)
     started: float = field(default_factory=time.monotonic)
+    slot: str | None = None
+    """The engine's next slot, kept for this job; None lets it wait in the engine's line."""
     job: Job | None = None
     ready: EngineReady | None = None
     """The engine as it was before this job; a failed attempt is recorded with it."""
@@ -58,6 +60,21 @@ class Attempt:
         return f"{attempt_prefix(self.run_id, self.generation, self.number)}/{name}"
 
 
+def prepare(
+    attempt: Attempt,
+    *,
+    engine: EngineClient,
+    store: ArtifactStore,
+    on_event: Callable[[ProgressEvent], None],
+    engine_seconds: float,
+) -> None:
+    """Read the job, store it as the attempt's request, and see that the engine is there, within a bound."""
+    attempt.job = read_job(attempt.fields)
+    _put_json(attempt, store, role="request", name="request.json", value=attempt.job.model_dump(mode="json"))
+    on_event(ProgressEvent(stage=Stage.WAITING))
+    attempt.ready = engine.wait_ready(seconds=engine_seconds)
+
+
 def make_film(
     attempt: Attempt,
     *,
@@ -66,16 +83,16 @@ def make_film(
     on_event: Callable[[ProgressEvent], None],
     engine_seconds: float,
 ) -> None:
-    """Have the film made and stored with its request; `engine_seconds` bounds the wait for a free engine."""
-    attempt.job = read_job(attempt.fields)
-    _put_json(attempt, store, role="request", name="request.json", value=attempt.job.model_dump(mode="json"))
-    on_event(ProgressEvent(stage=Stage.WAITING))
-    attempt.ready = engine.wait_ready(seconds=engine_seconds)
+    """Have a prepared attempt's film made and stored; `engine_seconds` bounds the wait for a free seat."""
+    assert attempt.job is not None, "prepare comes first"
+    assert attempt.ready is not None, "prepare comes first"
     root = Path(attempt.ready.output_root)
     body = attempt.job.model_dump(mode="json") | {
         "output": f"{attempt_prefix(attempt.run_id, attempt.generation, attempt.number)}/video.mp4"
     }
-    attempt.result = engine.generate(body, on_event=on_event, busy_seconds=engine_seconds)
+    attempt.result = engine.generate(
+        body, on_event=on_event, busy_seconds=engine_seconds, reservation=attempt.slot
+    )
     film = root / attempt.result.output
     if not film.is_file():
         raise EngineLostError(f"the engine's film is not at {film}: the engine must run on this machine")
@@ -96,6 +113,13 @@ def read_job(fields: dict[str, Any]) -> Job:
         return JOB_ADAPTER.validate_python(fields)
     except ValidationError as error:
         raise InvalidRequestError(explain(error, known_fields=JobFields.model_fields)) from None
+
+
+def status_after(error: JobError | None) -> JobStatus:
+    """Return how a run ends whose last attempt ended with `error`."""
+    if error is None:
+        return JobStatus.SUCCEEDED
+    return JobStatus.CANCELLED if error.code is ErrorCode.CANCELLED else JobStatus.FAILED
 
 
 def write_record(attempt: Attempt, *, store: ArtifactStore, error: JobError | None) -> None:
@@ -119,7 +143,7 @@ def make_record(attempt: Attempt, *, error: JobError | None) -> BenchmarkRecord:
         job_id=job_id_of(attempt),
         generation=attempt.generation,
         attempt=attempt.number,
-        status=JobStatus.SUCCEEDED if error is None else JobStatus.FAILED,
+        status=status_after(error),
         error=error,
         request=attempt.job.model_dump(mode="json") if attempt.job else attempt.fields,
         seconds=seconds,
@@ -132,21 +156,42 @@ def make_record(attempt: Attempt, *, error: JobError | None) -> BenchmarkRecord:
 
 def commit(attempt: Attempt, *, store: ArtifactStore, error: JobError | None) -> Manifest:
     """Create the run's manifest, or return the one that somebody else created first."""
-    manifest = Manifest(
+    return create_manifest(
+        store,
         run_id=attempt.run_id,
-        job_id=job_id_of(attempt),
         generation=attempt.generation,
-        attempt=attempt.number,
-        status=JobStatus.SUCCEEDED if error is None else JobStatus.FAILED,
+        number=attempt.number,
         error=error,
         files=attempt.files,
+        job_id=job_id_of(attempt),
+    )
+
+
+def create_manifest(
+    store: ArtifactStore,
+    *,
+    run_id: str,
+    generation: int,
+    number: int,
+    error: JobError | None,
+    files: Mapping[str, OutputFile],
+    job_id: str | None = None,
+) -> Manifest:
+    """Create the manifest that ends a run, or return the one that somebody else created first."""
+    manifest = Manifest(
+        run_id=run_id,
+        job_id=job_id or run_id.partition("-")[0],  # a run is named after its job
+        generation=generation,
+        attempt=number,
+        status=status_after(error),
+        error=error,
+        files=dict(files),
         finished_at=utc_now(),
     )
-    key = manifest_key(attempt.run_id, attempt.generation)
-    if store.put_if_absent(key, manifest.model_dump_json(indent=1).encode()):
+    if store.put_if_absent(manifest_key(run_id, generation), manifest.model_dump_json(indent=1).encode()):
         return manifest
-    log.warning("run %s: another attempt has committed before attempt %d", attempt.run_id, attempt.number)
-    return read_manifest(store, attempt.run_id, attempt.generation) or manifest
+    log.warning("run %s: another attempt has committed before attempt %d", run_id, number)
+    return read_manifest(store, run_id, generation) or manifest
 
 
 def read_manifest(store: ArtifactStore, run_id: str, generation: int) -> Manifest | None:

@@ -43,6 +43,9 @@ RedisPort = Annotated[
 Port = Annotated[int | None, typer.Option(help="Port of the engine; 0 takes a free one [H3_PORT]")]
 Host = Annotated[str, typer.Option(help="Address to listen on; beyond loopback H3_API_TOKEN is demanded")]
 
+_ENGINE_SECONDS = 600.0
+"""How long a puller that was started alone waits for its engine to load."""
+
 
 @app.command(epilog="h3-worker run --embedded --storage outputs/store")
 def run(
@@ -159,20 +162,40 @@ def pull(
 ) -> None:
     """Take jobs from Redis, one at a time, to the engine on this machine, until a signal."""
     from broker.connection import connect  # noqa: PLC0415 - `serve` speaks no Redis
-    from worker.engine_client import EngineAddress  # noqa: PLC0415
+    from worker.engine_client import EngineAddress, EngineClient  # noqa: PLC0415
+    from worker.offers import offers_of  # noqa: PLC0415
     from worker.puller import make_puller  # noqa: PLC0415
+    from worker.slot import SlotDoor  # noqa: PLC0415
     from worker.tasks import TaskContext  # noqa: PLC0415
 
     with reported():
         settings = settings_with(redis_url=redis, storage_url=storage, engine_url=engine_url, fleet=fleet)
-        address = settings.engine_url or f"http://127.0.0.1:{settings.port}"
+        connection = connect(settings.redis_url)
+        url = settings.engine_url or f"http://127.0.0.1:{settings.port}"
+        address = EngineAddress(url, settings.api_token)
+        with EngineClient(address) as engine:
+            ready = engine.wait_ready(seconds=_ENGINE_SECONDS)
         context = TaskContext(
-            engine=EngineAddress(address, settings.api_token),
+            engine=address,
             storage_url=settings.storage_url,
             fleet=settings.fleet,
+            offers=offers_of(ready, node=ready.environment.node),
         )
-        puller = make_puller(connect(settings.redis_url), context=context, name=node_of(settings))
-        puller.work(logging_level="WARNING")
+        with SlotDoor(address) as door:
+            puller = make_puller(connection, context=context, name=ready.environment.node, door=door)
+            puller.work(logging_level="WARNING")
+
+
+@app.command(epilog="h3-worker janitor --redis redis://127.0.0.1:6379/0 --storage outputs/store")
+def janitor(redis: RedisUrl = None, storage: StorageUrl = None, fleet: Fleet = None) -> None:
+    """Recover what died: leases that ran out, due retries, dead letters. Several may run; one leads."""
+    from broker.connection import connect  # noqa: PLC0415
+    from worker.janitor import run_janitor  # noqa: PLC0415
+
+    with reported():
+        settings = settings_with(redis_url=redis, storage_url=storage, fleet=fleet)
+        connection = connect(settings.redis_url)
+        run_janitor(connection, storage_url=settings.storage_url, fleet=settings.fleet)
 
 
 def _print_json(value: dict[str, Any]) -> None:

@@ -12,17 +12,21 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final
 
 import redis
-from rq.exceptions import NoSuchJobError
+from rq.exceptions import DequeueTimeout, NoSuchJobError
 from rq.job import Job
 from rq.queue import Queue
 from rq.serializers import Serializer
 from rq.timeouts import BaseDeathPenalty
-from rq.utils import as_text
 
 from broker import keys
+from broker.claim import park
+from broker.lease import Lease
+from broker.patience import AWAY
+from broker.serializer import StrictJson
 from queue_schemas import limits
 from queue_schemas.tasks import GENERATE_TASK
 from worker import tasks
+from worker.claiming import Claimer
 from worker.errors import EntryRefusedError
 
 log = logging.getLogger(__name__)
@@ -35,19 +39,28 @@ class GenerateEntry(Job):
     """An rq job that can only be our task, of bounded size, without callbacks, hooks or repeats."""
 
     context: ClassVar[tasks.TaskContext | None] = None
-    """Set on a subclass, once per puller, before it forks."""
+    """Set on a subclass, once per puller, before it forks; so is `claimer`."""
+    claimer: ClassVar[Claimer | None] = None
+    lease: Lease | None = None
+    """Set by the claim."""
+    slot: str | None = None
+    """The engine's next slot, reserved for this job."""
+    began: bool = False
+    """Whether the task was called, so that the entry is one of ours."""
 
     @property
     def func(self) -> Callable[..., Any]:
-        if self.func_name != GENERATE_TASK or self.instance is not None:
+        if self.func_name != GENERATE_TASK or self.instance is not None or self.args:
             raise EntryRefusedError(f"this worker runs {GENERATE_TASK} only, not {self.func_name!r:.100}")
-        context, connection = self.context, self.connection
+        context, connection, lease, slot = self.context, self.connection, self.lease, self.slot
         assert context is not None, "make_puller sets it"
+        if lease is None:
+            raise EntryRefusedError(f"entry {self.id} was not claimed")
+        run = _read_arguments(self.kwargs, entry=self.id)
 
-        def call(*, run_id: str, generation: int, job: dict[str, Any]) -> dict[str, Any]:
-            return tasks.generate(
-                run_id=run_id, generation=generation, job=job, context=context, connection=connection
-            )
+        def call(**_: Any) -> dict[str, Any]:
+            self.began = True
+            return tasks.generate(run, context=context, connection=connection, lease=lease, slot=slot)
 
         return call
 
@@ -71,12 +84,12 @@ class GenerateEntry(Job):
         _check_inflated(raw_data.get(b"data", b""))
         restored = super().restore(raw_data)
         self.webhooks = []  # rq would call any address that an entry names
-        self.repeats_left = None
+        self.repeats_left = self.retries_left = None
         return restored
 
 
 class FleetQueue(Queue):
-    """The fleet's queue; claiming from it parks what cannot be read."""
+    """One of the fleet's queues; claiming looks at all of them, whichever are passed."""
 
     job_class = GenerateEntry
 
@@ -90,39 +103,45 @@ class FleetQueue(Queue):
         serializer: Serializer | str | None = None,
         death_penalty_class: type[BaseDeathPenalty] | None = None,
     ) -> tuple[Job, Queue] | None:
-        """Claim the oldest readable entry; rq's DequeueTimeout after `timeout` seconds without one."""
-        (queue,) = queues  # several queues would fall back to rq's BLPOP, which loses entries on a crash
+        """Claim an entry that can be read; rq's DequeueTimeout after `timeout` seconds without one."""
+        entry_class = job_class or cls.job_class
+        assert issubclass(entry_class, GenerateEntry)
+        claimer = entry_class.claimer
+        assert claimer is not None, "make_puller sets it"
         while True:
-            popped = cls.lmove(connection, queue.key, timeout)
-            if popped is None:
-                return None
-            raw_id = popped[1]
+            found = claimer.next(timeout)
+            if found is None:
+                if timeout is None:
+                    return None
+                raise DequeueTimeout(timeout, [queue.key for queue in queues])
+            lease, slot = found
             try:
-                found = cls._fetch_dequeued_job(
-                    connection,
-                    queue.key,
-                    keys.check_entry_id(as_text(raw_id)),
-                    job_class=job_class,
-                    serializer=serializer,
-                    death_penalty_class=death_penalty_class,
-                )
-            except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
+                entry: Any = entry_class.fetch(lease.entry, connection=connection, serializer=StrictJson)
+            except AWAY:
                 raise
             except Exception as error:  # one bad entry must not stop the others
-                park(connection, raw_id, fleet=queue.name, reason=f"{type(error).__name__}: {error}")
+                reason = f"{type(error).__name__}: {error}"
+                log.error("queue entry %s cannot be read and was parked: %.300s", lease.entry, reason)
+                park(connection, lease, reason=reason, fleet=claimer.fleet)
+                claimer.unstarted = None
+                claimer.release(slot)
                 continue
-            if found is not None:
-                return found
-            connection.lrem(keys.parked_key(queue.name), 1, as_text(raw_id))  # its hash has expired
+            entry.lease, entry.slot = lease, slot
+            queue = cls(lease.queue, connection=connection, job_class=entry_class, serializer=StrictJson)
+            return entry, queue
 
 
-def park(connection: redis.Redis, raw_id: bytes, *, fleet: str, reason: str) -> None:
-    """Move a claimed id to the poison hash, where `reason` tells a person what was wrong with it."""
-    log.error("queue entry %.100r cannot be read and was parked: %.300s", raw_id, reason)
-    with connection.pipeline(transaction=True) as pipeline:
-        pipeline.hset(keys.poison_key(fleet), items=[raw_id[:200], reason[:500]])
-        pipeline.lrem(keys.parked_key(fleet), 1, raw_id)  # type: ignore[arg-type]  # ids are bytes
-        pipeline.execute()
+def _read_arguments(kwargs: Any, *, entry: str) -> tasks.TaskArguments:
+    """Return the task's arguments; an entry may speak of nothing but the run that it is named after."""
+    names = {"run_id", "generation", "job", "run_key", "submission"}
+    if not isinstance(kwargs, dict) or not set(kwargs) <= names:
+        raise EntryRefusedError("the entry's arguments are not those of the task")
+    run_id, generation, job = (kwargs.get(name) for name in ("run_id", "generation", "job"))
+    if not isinstance(run_id, str) or type(generation) is not int or not isinstance(job, dict):
+        raise EntryRefusedError("the entry's arguments are not those of the task")
+    if keys.entry_id(run_id, generation) != entry:
+        raise EntryRefusedError(f"entry {entry} holds another run, {run_id!r:.100}")
+    return tasks.TaskArguments(run_id=run_id, generation=generation, job=job)
 
 
 def _check_size(connection: redis.Redis, key: str) -> None:

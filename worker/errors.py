@@ -1,7 +1,9 @@
 """Errors of a node, and the one place where any exception becomes what a client reads. Imports no torch."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
+from queue_schemas.benchmark import OutputFile
 from queue_schemas.errors import EXIT_REFUSED, EXIT_RUNTIME, ErrorCode
 from queue_schemas.events import JobError
 
@@ -79,6 +81,32 @@ class JobFailedError(WorkerError):
         self.error = error
 
 
+class RunCancelledError(WorkerError):
+    """Raised when a run was asked to stop; its manifest says so, or is about to."""
+
+    code = ErrorCode.CANCELLED
+
+    def __init__(self) -> None:
+        super().__init__("cancelled")
+
+
+class LeaseLostError(WorkerError):
+    """Raised when the entry is somebody else's by now: this process may write nothing more about it."""
+
+    code = ErrorCode.QUEUE_UNAVAILABLE
+
+
+class AttemptFailedError(WorkerError):
+    """Raised when an attempt failed for a reason that another attempt may not meet.
+
+    `counts` is False when this job was not at fault; `files` are what the attempt has stored.
+    """
+
+    def __init__(self, error: JobError, *, counts: bool, files: Mapping[str, OutputFile]) -> None:
+        super().__init__(f"{error.code}: {error.message}")
+        self.error, self.counts, self.files = error, counts, dict(files)
+
+
 class EntryRefusedError(WorkerError):
     """Raised when a queue entry is nothing that this project submits: other task, too large, malformed."""
 
@@ -95,7 +123,7 @@ class NodeStartError(WorkerError):
 
 def job_error(error: BaseException) -> JobError:
     """Turn any exception into a code, a sentence and whether a retry can help."""
-    if isinstance(error, EngineAnswerError | JobFailedError):
+    if isinstance(error, EngineAnswerError | JobFailedError | AttemptFailedError):
         return error.error
     code = error_code(error)
     known = isinstance(getattr(error, "code", None), ErrorCode)

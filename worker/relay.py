@@ -22,6 +22,11 @@ class ProgressRelay:
         self._stage: Stage | None = None
         self._written = float("-inf")
 
+    @property
+    def reached_gpu(self) -> bool:
+        """Whether the engine has begun with this job; before that, no fault of the engine is this job's."""
+        return self._stage not in (None, Stage.WAITING)
+
     def __call__(self, event: ProgressEvent) -> None:
         now = time.monotonic()
         last_step = event.steps > 0 and event.step == event.steps

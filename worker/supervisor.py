@@ -70,6 +70,7 @@ class Supervisor:
         self._redis: Child | None = None
         self._engine: Child | None = None
         self._pullers: list[Child] = []
+        self._janitor: Child | None = None
 
     def run(self) -> None:
         """Run the node until a signal. Raises NodeStartError, and what connecting to Redis raises."""
@@ -187,6 +188,9 @@ class Supervisor:
         for number in range(1, self._plan.pullers + 1):
             self._pullers.append(Child(f"puller {number}", command, environment=environment))
             self._pullers[-1].start()
+        command = [sys.executable, "-m", "worker.cli", "janitor"]
+        self._janitor = Child("janitor", command, environment=environment)
+        self._janitor.start()
         self._say_ready(ready)
         next_card = time.monotonic() + CARD_EVERY_SECONDS
         with self._engine_client() as engine:
@@ -208,7 +212,8 @@ class Supervisor:
             membership.renew(None, state=EngineState.STARTING if starting else EngineState.LOST)
 
     def _restartable(self) -> list[Child]:
-        return [*([self._engine] if self._engine else []), *self._pullers]
+        parts = [self._engine, self._janitor, *self._pullers]
+        return [child for child in parts if child is not None]
 
     def _check_redis_lives(self) -> None:
         if self._redis is not None and self._redis.exit_code is not None:
@@ -237,6 +242,7 @@ class Supervisor:
     def _end(self) -> None:
         """Stop taking, finish, unload, stop Redis; also after a failure at any point."""
         self._end_pullers()
+        end_all([self._janitor] if self._janitor else [], seconds=_REDIS_END_SECONDS)
         seconds = _HURRIED_END_SECONDS if self._hurried else _ENGINE_END_SECONDS
         end_all([self._engine] if self._engine else [], seconds=seconds)
         end_all([self._redis] if self._redis else [], seconds=_REDIS_END_SECONDS)

@@ -1,31 +1,55 @@
 """The only task that a puller runs: `generate`, in a forked process of its own.
 
-Whatever happens to a run becomes a manifest here, and every exception a `JobError`: the queue's own result
-only says finished or failed. Holds no torch and reads no environment: everything comes in `TaskContext`.
+Every exception becomes a `JobError` here, and every run that has ended a manifest. An attempt that may be
+repeated ends with AttemptFailedError instead: what is left of the entry's attempts is the queue's business.
+Holds no torch and reads no environment: everything comes in `TaskContext`.
 """
 
 import logging
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import redis
 from rq.timeouts import JobTimeoutException
 
 from broker import keys
-from broker.submit import QUEUED_TIME_FIELD
+from broker.lease import Lease, renew
+from broker.patience import AWAY, patiently
+from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError, JobStatus
+from queue_schemas.results import Manifest
 from storage.base import ArtifactStore
 from storage.uri import open_store
-from worker.attempt import Attempt, commit, make_film, read_manifest, write_record
+from worker.attempt import Attempt, commit, make_film, prepare, read_manifest, write_record
+from worker.cancellation import CancelWatch
 from worker.engine_client import EngineAddress, EngineClient
-from worker.errors import EngineStalledError, JobFailedError, job_error
+from worker.errors import (
+    AttemptFailedError,
+    EngineStalledError,
+    JobFailedError,
+    LeaseLostError,
+    RunCancelledError,
+    job_error,
+)
+from worker.leasing import LeaseTimes
 from worker.relay import ProgressRelay
+from worker.slot import kept
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS_TTL_SECONDS: Final = 30 * 86_400
-ENGINE_SECONDS: Final = 1800.0
-"""How long a claimed job waits for an engine that restarts, loads or is busy."""
+ENGINE_SECONDS: Final = 30.0
+"""How long a claimed job waits for an engine that went away; then another node may have it."""
+_OTHERS: Final = frozenset(
+    {
+        ErrorCode.BUSY,
+        ErrorCode.ENGINE_LOST,
+        ErrorCode.STALLED,
+        ErrorCode.STORAGE_UNAVAILABLE,
+        ErrorCode.QUEUE_UNAVAILABLE,
+    }
+)
+"""Before the GPU began with a job these are hardly its fault, and use none of its attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,47 +59,123 @@ class TaskContext:
     engine: EngineAddress
     storage_url: str
     fleet: str
+    offers: tuple[str, ...] = ()
+    """What needs this node satisfies: `checkpoint:NAME`, `attention:NAME` for each backend, `node:NAME`."""
     engine_seconds: float = ENGINE_SECONDS
+    times: LeaseTimes = field(default_factory=LeaseTimes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskArguments:
+    """What the entry says, its types checked; the job is not looked at yet."""
+
+    run_id: str
+    generation: int
+    job: dict[str, Any]
 
 
 def generate(
-    *, run_id: str, generation: int, job: dict[str, Any], context: TaskContext, connection: redis.Redis
+    run: TaskArguments, *, context: TaskContext, connection: redis.Redis, lease: Lease, slot: str | None
 ) -> dict[str, Any]:
     """Make one run and commit its manifest; a run that has one already is only reported.
 
-    Raises JobFailedError when the run has ended badly, after its manifest was written.
+    Raises JobFailedError or RunCancelledError when the run has ended so, after its manifest was written;
+    AttemptFailedError when it may be tried again; LeaseLostError when it is somebody else's.
     """
-    entry = keys.entry_id(run_id, generation)
-    store = open_store(context.storage_url)
-    manifest = read_manifest(store, run_id, generation)
-    if manifest is None:
-        attempt = Attempt(
-            run_id=run_id,
-            generation=generation,
-            number=_next_attempt(connection, entry, fleet=context.fleet),
-            fields=job,
-            queue_wait_seconds=_queue_wait(connection, entry),
+    attempt = Attempt(
+        run_id=run.run_id,
+        generation=run.generation,
+        number=lease.number,
+        fields=run.job,
+        queue_wait_seconds=lease.wait_seconds,
+        slot=slot,
+    )
+    try:
+        store = open_store(context.storage_url)
+        manifest = read_manifest(store, run.run_id, run.generation)
+        if manifest is None:
+            error = _try(attempt, context=context, connection=connection, lease=lease, store=store)
+            check_lease(connection, lease, times=context.times)
+            manifest = commit(attempt, store=store, error=error)
+    except (LeaseLostError, AttemptFailedError):
+        raise
+    except Exception as caught:  # the store, a damaged manifest: nothing that this job did
+        log.warning("job %s: %s: %s", lease.entry, type(caught).__name__, caught)
+        error = job_error(_named(caught))
+        counts = attempt.result is not None or error.code not in _OTHERS
+        raise AttemptFailedError(error, counts=counts, files=attempt.files) from None
+    return _outcome(manifest)
+
+
+def check_lease(connection: redis.Redis, lease: Lease, *, times: LeaseTimes) -> None:
+    """Renew the lease right before a manifest. Raises LeaseLostError when it was taken away.
+
+    A Redis that is away is waited for; after that the store's conditional write alone decides, since while
+    Redis is away nobody else can have been given the entry.
+    """
+    try:
+        renewed = patiently(
+            lambda: renew(connection, lease, seconds=times.lease_seconds),
+            seconds=times.patience_seconds,
+            what=f"job {lease.entry}",
         )
-        error: JobError | None = None
-        try:
-            _run(attempt, context=context, connection=connection, entry=entry, store=store)
-            write_record(attempt, store=store, error=None)
-        except Exception as caught:  # the one place where a job's exceptions become its error
-            error = job_error(_named(caught))
-            log.warning("job %s: %s: %s", entry, error.code, error.message)
-            _record_failure(attempt, store=store, error=error, entry=entry)
-        manifest = commit(attempt, store=store, error=error)
+    except AWAY:
+        log.warning("job %s: Redis stays away; committed by the store's word alone", lease.entry)
+        return
+    if not renewed:
+        raise LeaseLostError(f"the lease of {lease.entry} was taken away")
+
+
+def _try(
+    attempt: Attempt, *, context: TaskContext, connection: redis.Redis, lease: Lease, store: ArtifactStore
+) -> JobError | None:
+    """Make the film and its record; return what ends the run. Raises AttemptFailedError."""
+    entry = keys.entry_id(attempt.run_id, attempt.generation)
+    relay = ProgressRelay(connection, entry, fleet=context.fleet)
+    poll = context.times.cancel_poll_seconds
+    try:
+        with (
+            CancelWatch(connection, entry, fleet=context.fleet, every_seconds=poll) as watch,
+            watch.interrupting(),
+        ):
+            _run(attempt, context=context, relay=relay, store=store)
+        write_record(attempt, store=store, error=None)
+    except Exception as caught:  # the one place where a job's exceptions become its error
+        error = job_error(_named(caught))
+        log.warning("job %s: %s: %s", entry, error.code, error.message)
+        _record_failure(attempt, store=store, error=error, entry=entry)
+        if error.retryable:
+            counts = relay.reached_gpu or _is_own_fault(error, attempt)
+            raise AttemptFailedError(error, counts=counts, files=attempt.files) from None
+        return error
+    return None
+
+
+def _run(attempt: Attempt, *, context: TaskContext, relay: ProgressRelay, store: ArtifactStore) -> None:
+    seconds = context.engine_seconds
+    with EngineClient(context.engine) as engine:
+        with kept(context.engine, attempt.slot) if attempt.slot else nullcontext():
+            prepare(attempt, engine=engine, store=store, on_event=relay, engine_seconds=seconds)
+        make_film(attempt, engine=engine, store=store, on_event=relay, engine_seconds=seconds)
+
+
+def _outcome(manifest: Manifest) -> dict[str, Any]:
+    if manifest.status is JobStatus.CANCELLED:
+        raise RunCancelledError
     if manifest.status is not JobStatus.SUCCEEDED and manifest.error is not None:
         raise JobFailedError(manifest.error) from None
-    return {"run_id": run_id, "status": manifest.status, "attempt": manifest.attempt}
+    return {"run_id": manifest.run_id, "status": manifest.status, "attempt": manifest.attempt}
 
 
-def _run(
-    attempt: Attempt, *, context: TaskContext, connection: redis.Redis, entry: str, store: ArtifactStore
-) -> None:
-    relay = ProgressRelay(connection, entry, fleet=context.fleet)
-    with EngineClient(context.engine) as engine:
-        make_film(attempt, engine=engine, store=store, on_event=relay, engine_seconds=context.engine_seconds)
+def _is_own_fault(error: JobError, attempt: Attempt) -> bool:
+    """Say whether an attempt counts that ended before the engine told of any progress.
+
+    An engine that had nothing else to do when the job came, and then went away, was ended by this job.
+    """
+    if error.code not in _OTHERS:
+        return True
+    alone = attempt.ready is not None and not attempt.ready.busy
+    return alone and error.code in (ErrorCode.ENGINE_LOST, ErrorCode.STALLED)
 
 
 def _record_failure(attempt: Attempt, *, store: ArtifactStore, error: JobError, entry: str) -> None:
@@ -91,20 +191,3 @@ def _named(error: Exception) -> Exception:
     if isinstance(error, JobTimeoutException):
         return EngineStalledError("the job ran longer than the queue allows")
     return error
-
-
-def _next_attempt(connection: redis.Redis, entry: str, *, fleet: str) -> int:
-    key = keys.attempts_key(fleet, entry)
-    with connection.pipeline(transaction=True) as pipeline:
-        pipeline.incr(key)
-        pipeline.expire(key, ATTEMPTS_TTL_SECONDS)
-        return int(pipeline.execute()[0])
-
-
-def _queue_wait(connection: redis.Redis, entry: str) -> float | None:
-    """Return the seconds since the entry was queued, by the server's clock alone."""
-    queued = connection.hget(keys.entry_key(entry), QUEUED_TIME_FIELD)
-    if queued is None:
-        return None
-    seconds, microseconds = connection.time()
-    return max(0.0, seconds + microseconds / 1e6 - float(queued))

@@ -12,6 +12,7 @@ from broker.serializer import StrictJson
 from broker.states import read_states
 from broker.submit import QueuedRun, submit_runs
 from queue_schemas.events import JobStatus
+from queue_schemas.runs import entry_payload
 from queue_schemas.tasks import GENERATE_TASK
 
 
@@ -24,7 +25,8 @@ def test_rq_reads_a_submitted_run_as_its_own(redis_connection: redis.Redis) -> N
 
     job = rq.job.Job.fetch("ab12-1", connection=redis_connection, serializer=StrictJson)
     assert job.func_name == GENERATE_TASK
-    assert job.kwargs == {"run_id": "ab12", "generation": 1, "job": dict(make_run().job)}
+    run = make_run()
+    assert job.kwargs == entry_payload("ab12", 1, dict(run.job), run.key, run.submission)
     assert job.get_status() == rq.job.JobStatus.QUEUED
     assert (job.timeout, job.result_ttl, job.failure_ttl) == (6 * 3600, 7 * 86_400, 30 * 86_400)
     assert redis_connection.lrange(keys.queue_key("h3"), 0, -1) == [b"ab12-1"]
@@ -68,37 +70,34 @@ def test_the_same_run_twice_in_one_call_is_queued_once(redis_connection: redis.R
 @pytest.mark.parametrize("status", ["queued", "started", "deferred", "scheduled", "rate_limited"])
 def test_a_run_on_its_way_is_joined(redis_connection: redis.Redis, status: str) -> None:
     submit_runs(redis_connection, [make_run()])
-    redis_connection.zadd(keys.leases_key("h3"), {"ab12-1:execution": redis_connection.time()[0] + 60})
-    redis_connection.hset(keys.entry_key("ab12-1"), "status", status)
+    redis_connection.zadd(keys.leases_key(keys.queue_name("h3")), {"ab12-1:execution": 1})
+    redis_connection.hset(keys.entry_key("ab12-1"), mapping={"status": status, "lease": "ab12-1:execution"})
 
     assert submit_runs(redis_connection, [make_run()])[0].joined
     assert redis_connection.llen(keys.queue_key("h3")) == 1
 
 
 @pytest.mark.parametrize("status", ["finished", "failed", "stopped", "canceled"])
-def test_an_entry_that_has_ended_is_queued_again_without_its_old_result(
+def test_an_entry_that_has_ended_is_queued_again_without_what_was_left_of_it(
     redis_connection: redis.Redis, status: str
 ) -> None:
     submit_runs(redis_connection, [make_run()])
     redis_connection.delete(keys.queue_key("h3"))
     redis_connection.hset(keys.entry_key("ab12-1"), mapping={"status": status, "worker_name": "old"})
-    redis_connection.xadd(keys.results_key("ab12-1"), {"return_value": "old"})
-    for registry in keys.registry_keys("h3"):
-        redis_connection.zadd(registry, {"ab12-1": 1})
+    redis_connection.sadd(keys.wants_key("h3", "ab12-1"), "old-sweep")
 
     outcome = submit_runs(redis_connection, [make_run()])[0]
 
     assert not outcome.joined
     assert redis_connection.lrange(keys.queue_key("h3"), 0, -1) == [b"ab12-1"]
-    assert not redis_connection.exists(keys.results_key("ab12-1"), *keys.registry_keys("h3"))
+    assert not redis_connection.exists(keys.wants_key("h3", "ab12-1"))
     assert redis_connection.hget(keys.entry_key("ab12-1"), "worker_name") is None
 
 
-def test_a_run_whose_worker_let_its_lease_run_out_is_queued_again(redis_connection: redis.Redis) -> None:
+def test_a_run_that_nobody_holds_a_lease_of_is_queued_again(redis_connection: redis.Redis) -> None:
     submit_runs(redis_connection, [make_run()])
     redis_connection.delete(keys.queue_key("h3"))
-    redis_connection.hset(keys.entry_key("ab12-1"), "status", "started")
-    redis_connection.zadd(keys.leases_key("h3"), {"ab12-1:execution": redis_connection.time()[0] - 1})
+    redis_connection.hset(keys.entry_key("ab12-1"), mapping={"status": "started", "lease": "ab12-1:gone"})
 
     assert not submit_runs(redis_connection, [make_run()])[0].joined
     assert redis_connection.lrange(keys.queue_key("h3"), 0, -1) == [b"ab12-1"]

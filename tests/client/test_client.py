@@ -44,7 +44,7 @@ def test_a_submitted_job_is_queued_as_the_only_run_of_a_sweep_in_storage(
         ("untrained: 5 frames; trained on 124 to 362",),
     )
     (queued,) = node.queued()
-    assert queued == {"run_id": handle.run_id, "generation": 1, "job": make_job()}
+    assert (queued["run_id"], queued["generation"], queued["job"]) == (handle.run_id, 1, make_job())
     assert handle.sweep_id is not None
     stored = client.store.read_bytes(sweep_key(handle.sweep_id), limit_bytes=10_000)
     assert stored is not None

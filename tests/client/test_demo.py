@@ -245,7 +245,9 @@ def test_a_signal_ends_the_node_and_the_demo(
     )
     wait_until(lambda: (folder / "node.pid").exists() and (folder / "node.pid").read_text() != "")
     if mode == "idle":
-        wait_until(lambda: redis_connection.llen("rq:queue:h3") == 4)
+        wait_until(
+            lambda: sum(redis_connection.llen(key) for key in redis_connection.keys("rq:queue:h3-*")) == 4
+        )
 
     process.send_signal(number)
     process.send_signal(number)  # an impatient second one changes nothing

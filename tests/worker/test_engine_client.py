@@ -15,7 +15,7 @@ from queue_schemas.errors import ErrorCode
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.results import EngineReady
 from storage.local import LocalStore
-from worker.attempt import Attempt, make_film
+from worker.attempt import Attempt, make_film, prepare
 from worker.engine import Engine
 from worker.engine_client import EngineAddress, EngineClient
 from worker.errors import EngineAnswerError, EngineBusyError, EngineLostError
@@ -91,6 +91,7 @@ def test_an_engine_on_another_machine_is_told_as_such(
     store = LocalStore(tmp_path / "store")
 
     with FarClient(EngineAddress(engine_url)) as far, pytest.raises(EngineLostError, match="on this machine"):
+        prepare(attempt, engine=far, store=store, on_event=ignore, engine_seconds=5)
         make_film(attempt, engine=far, store=store, on_event=ignore, engine_seconds=5)
 
     assert "video" not in attempt.files

@@ -69,9 +69,19 @@ def fetch(puller: Puller, connection: redis.Redis) -> Job:
     return puller.job_class.fetch("ab-1", connection=connection, serializer=StrictJson)
 
 
+def claimed(puller: Puller, connection: redis.Redis) -> GenerateEntry:
+    """A claimed entry, as `dequeue_any` returns it."""
+    submit_runs(connection, [QueuedRun(run_id="ab", generation=1, job={"prompt": "x"})])
+    arguments: dict[str, Any] = {"connection": connection, "job_class": puller.job_class}
+    found = FleetQueue.dequeue_any(puller.queues, None, **arguments)
+    assert found is not None
+    assert isinstance(found[0], GenerateEntry)
+    return found[0]
+
+
 def test_func_is_our_task_and_nothing_else(puller: Puller, redis_connection: redis.Redis) -> None:
-    job = fetch(puller, redis_connection)
-    assert set(inspect.signature(job.func).parameters) == {"run_id", "generation", "job"}
+    job = claimed(puller, redis_connection)
+    assert job.func.__qualname__.startswith("GenerateEntry.func")
 
     job.func_name = "os.system"
     with pytest.raises(EntryRefusedError, match=r"os\.system"):

@@ -152,7 +152,7 @@ def test_a_node_works_announces_itself_and_ends_in_order_on_ctrl_c(
         eventually(lambda entry=entry: status(node, entry) is JobStatus.SUCCEEDED, what=f"{entry} succeeds")
     assert len(list((tmp_path / "store").rglob("manifest.json"))) == 4
 
-    assert len(node.running()) == 5  # supervisor, redis-server, engine, two pullers
+    assert len(node.running()) == 6  # supervisor, redis-server, engine, two pullers, janitor
     node.process.send_signal(signal.SIGINT)
 
     assert node.process.wait(30) == 0
@@ -188,7 +188,7 @@ def test_a_second_signal_ends_the_wait_for_a_running_job(
 
 
 def waiting_pullers(connection: redis.Redis) -> int:
-    return sum(client["cmd"] == "blmove" for client in connection.client_list())
+    return sum(client["cmd"] == "xread" for client in connection.client_list())
 
 
 def test_a_dead_engine_and_a_dead_puller_are_started_again(
@@ -200,12 +200,16 @@ def test_a_dead_engine_and_a_dead_puller_are_started_again(
         os.kill(int(connection.hget(key, "pid") or 0), signal.SIGKILL)
         eventually(lambda: waiting_pullers(connection) < 2, what="Redis has noticed")
     crashed = submit(node, make_fields(prompt="crash"))
-    eventually(lambda: status(node, crashed) is JobStatus.FAILED, what="the job that killed the engine fails")
+    eventually(
+        lambda: status(node, crashed) is JobStatus.FAILED,
+        what="the job that killed the engine three times fails",
+        seconds=60,
+    )
 
     entry = submit(node, make_fields())
 
     eventually(lambda: status(node, entry) is JobStatus.SUCCEEDED, what="the next job succeeds")
-    eventually(lambda: len(node.running()) == 5, what="engine and puller are back")
+    eventually(lambda: len(node.running()) == 6, what="engine and puller are back")
 
 
 def test_an_engine_that_cannot_load_ends_the_node_with_its_code(tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""The janitor: finds what died and sees that it goes on. Several may run in a fleet; one leads.
+
+It works on leases, lists and manifests only: no job code, no rq classes, nothing that an entry could break.
+A new leader, and one that found Redis back again, waits two beats before it takes a lease that ran out: its
+holder was cut off as well, and comes first.
+"""
+
+import logging
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import redis
+
+from broker.claim import park
+from broker.connection import queue_errors
+from broker.errors import QueueEntryError
+from broker.lease import Lease
+from broker.patience import AWAY
+from broker.recovery import Expired, expired_leases, lead, list_due, resign, seize
+from queue_schemas.errors import ErrorCode
+from queue_schemas.events import JobError
+from storage.base import ArtifactStore
+from storage.uri import open_store
+from worker.ending import FailedAttempt, end_failed_attempt
+from worker.leasing import LeaseTimes
+from worker.summaries import Summaries
+
+log = logging.getLogger(__name__)
+
+_LOCK_TICKS = 3
+_DIED = JobError(
+    code=ErrorCode.INTERNAL,
+    message="the worker died in the middle of this job: its lease ran out",
+    retryable=True,
+)
+
+
+class Janitor:
+    """One fleet's recovery, as long as this process leads."""
+
+    def __init__(
+        self,
+        connection: redis.Redis,
+        store: ArtifactStore,
+        *,
+        fleet: str,
+        times: LeaseTimes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connection, self._store, self._fleet, self._times = connection, store, fleet, times
+        self._clock = clock
+        self._token = secrets.token_hex(16)
+        self._summaries = Summaries(connection, store, fleet=fleet, every_seconds=times.tick_seconds)
+        self._settled_at: float | None = None
+        """From when on leases that ran out may be taken; None while another janitor leads."""
+        self._next_tick = 0.0
+
+    def step(self) -> None:
+        """Do what is due now; cheap when nothing is. A Redis that is away is waited for."""
+        try:
+            if self._leads():
+                self._work()
+        except AWAY as error:
+            log.warning("Redis is away (%s)", type(error).__name__)
+            self._settled_at = None
+
+    def close(self) -> None:
+        """Let another lead at once."""
+        try:
+            resign(self._connection, fleet=self._fleet, token=self._token)
+        except AWAY:
+            return  # the lock runs out by itself
+
+    def _leads(self) -> bool:
+        seconds = _LOCK_TICKS * self._times.tick_seconds
+        fresh = lead(self._connection, fleet=self._fleet, token=self._token, seconds=seconds)
+        if fresh is None:
+            self._settled_at = None
+            return False
+        if fresh or self._settled_at is None:
+            self._settled_at = self._clock() + 2 * self._times.beat_seconds
+            log.info("leading the fleet %s", self._fleet)
+        return True
+
+    def _work(self) -> None:
+        list_due(self._connection, fleet=self._fleet)
+        now = self._clock()
+        if now < self._next_tick:
+            return
+        self._next_tick = now + self._times.tick_seconds
+        if self._settled_at is not None and now >= self._settled_at:
+            for expired in expired_leases(self._connection, fleet=self._fleet):
+                self._recover(expired)
+        self._summaries.advance()
+
+    def _recover(self, expired: Expired) -> None:
+        execution = f"janitor-{secrets.token_hex(8)}"
+        seconds = self._times.lease_seconds
+        lease = seize(self._connection, expired, fleet=self._fleet, execution=execution, seconds=seconds)
+        if lease is None:
+            return
+        log.warning("entry %s: its lease ran out", lease.entry)
+        try:
+            end_failed_attempt(
+                self._connection,
+                FailedAttempt(lease=lease, error=_DIED, files={}),
+                store=self._store,
+                fleet=self._fleet,
+                times=self._times,
+            )
+        except AWAY:
+            raise
+        except QueueEntryError as error:
+            self._park(lease, error)
+        except Exception as error:  # one entry must not stop the others; its lease runs out again
+            log.error("entry %s: not recovered: %s: %s", lease.entry, type(error).__name__, error)
+
+    def _park(self, lease: Lease, error: Exception) -> None:
+        park(self._connection, lease, reason=str(error), fleet=self._fleet)
+
+
+def run_janitor(
+    connection: redis.Redis, *, storage_url: str, fleet: str, times: LeaseTimes | None = None
+) -> None:
+    """Run one until a signal. Raises QueueUnavailableError where Redis refuses it for good."""
+    times = times or LeaseTimes()
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    janitor = Janitor(connection, open_store(storage_url), fleet=fleet, times=times)
+    with queue_errors(connection):
+        while not ended.is_set():
+            janitor.step()
+            ended.wait(min(times.due_seconds, times.tick_seconds))
+        janitor.close()
