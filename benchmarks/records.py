@@ -6,7 +6,7 @@ Pure Python; knows no store and no queue.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -32,12 +32,16 @@ def parse_record(data: bytes) -> BenchmarkRecord:
 
 def flatten(record: BenchmarkRecord) -> dict[str, Cell]:
     """Return every leaf of a record by its dotted path; a list is one cell of compact JSON."""
-    return dict(_leaves(record.model_dump(mode="json"), prefix=""))
+    return dict(leaves(record.model_dump(mode="json")))
 
 
 def columns(records: Sequence[BenchmarkRecord]) -> list[str]:
     """Return the table's columns: every field of the schema, also where no record fills it."""
-    found = {name for record in records for name in flatten(record)}
+    return columns_of({name for record in records for name in flatten(record)})
+
+
+def columns_of(found: Collection[str]) -> list[str]:
+    """Return the columns of a table whose records have leaves of these names."""
     ordered: dict[str, None] = {}
     for path, is_open in _schema_paths(BenchmarkRecord, prefix=""):
         if is_open:
@@ -48,10 +52,11 @@ def columns(records: Sequence[BenchmarkRecord]) -> list[str]:
     return list(ordered)
 
 
-def _leaves(value: Any, *, prefix: str) -> Iterator[tuple[str, Cell]]:
+def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Cell]]:
+    """Yield every leaf of JSON values by its dotted path; a list is one cell of compact JSON."""
     if isinstance(value, dict):
         for name, child in value.items():
-            yield from _leaves(child, prefix=f"{prefix}.{name}" if prefix else name)
+            yield from leaves(child, f"{prefix}.{name}" if prefix else name)
     elif isinstance(value, list):
         yield prefix, json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     else:

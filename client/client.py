@@ -6,35 +6,60 @@ is queued. Storage answers for every run that has ended, so Redis may forget. Kn
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import redis
 
+from broker.cancel import CancelOutcome
 from broker.connection import connect, show_address
 from broker.errors import QueueEntryError, QueueUnavailableError
 from broker.keys import check_fleet, entry_id
 from broker.nodes import live_nodes
-from broker.states import RunState, read_states
-from broker.submit import QueuedRun, SubmitOutcome, submit_runs
-from client.errors import CheckpointChoiceError, UnknownRunError
-from client.handle import AnyJob, Outcome, RunHandle, RunResult, RunStatus, SweepHandle
-from client.outcomes import latest_manifest, read_manifest, read_result, read_sweep
+from broker.states import RunState, find_entries, read_states
+from broker.submit import submit_runs
+from client.cancelling import cancel_handle
+from client.errors import NodeRequiredError, UnknownRunError
+from client.fleet import (
+    StoreView,
+    may_be_served,
+    only_checkpoint,
+    other_store,
+    random_weight_notes,
+    waiting_notes,
+)
+from client.handle import AnyJob, Outcome, RunHandle, RunResult, RunStatus, SweepHandle, Upload
+from client.jobs import JobsOverview, read_jobs
+from client.lookup import complete_id
+from client.outcomes import latest_manifests, read_manifest, read_result, read_sweep
+from client.resuming import ended_outcome, job_of, known_job, reopened
 from client.settings import ClientSettings
-from client.standing import settled, status_of
-from client.sweeps import describe_sweep, expand
+from client.standing import is_silent, settled, status_of
+from client.submission import (
+    AskedRun,
+    How,
+    HowOptions,
+    check_job,
+    label_of,
+    planned,
+    queue_entries,
+    settle_checkpoint,
+    with_unused_repeats,
+    without_doubles,
+)
+from client.sweeps import describe_sweep, expand, sweep_bytes
+from client.uploads import upload_file
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
-from queue_schemas.errors import InvalidRequestError, NotImplementedWorkflowError
-from queue_schemas.events import JobStatus
-from queue_schemas.jobs import IMPLEMENTED_WORKFLOWS, build_job, draw_seed
 from queue_schemas.nodes import NodeCard
-from queue_schemas.results import Manifest
-from queue_schemas.sweeps import Sweep
+from queue_schemas.runs import needs_of
+from queue_schemas.sweeps import Sweep, SweepRun
 from storage.base import ArtifactStore
-from storage.errors import StorageAddressError
+from storage.errors import StorageAddressError, StorageError
+from storage.identity import read_identity
 from storage.layout import sweep_key
 from storage.uri import DEFAULT_STORAGE_URL, open_store
 
@@ -42,7 +67,6 @@ logger = logging.getLogger(__name__)
 
 QUEUE_PATIENCE_SECONDS = 60.0
 """How long following goes on while Redis does not answer; storage is read all the while."""
-_UNSETTLED = "not-settled-before-redis-is-asked"  # a checkpoint's name while its job is checked
 
 
 class H3Client:
@@ -73,45 +97,92 @@ class H3Client:
             job_defaults=settings.job_defaults(),
         )
 
-    def submit(self, job: AnyJob | Mapping[str, Any]) -> RunHandle:
+    def submit(self, job: AnyJob | Mapping[str, Any], **how: Unpack[HowOptions]) -> RunHandle:
         """Queue one generation, given as a job or as its fields; a sweep of one.
 
-        A run that succeeded before is answered from its manifest, one that is queued or running is joined.
+        A run that succeeded before is answered from its manifest, one that is queued or running is joined;
+        `force` or another `repeat` makes it again. `node` pins it, `priority` orders it, `labels` are kept.
         Raises InvalidRequestError, NotImplementedWorkflowError, CheckpointChoiceError, QueueUnavailableError,
-        StorageUnavailableError; then nothing was queued.
+        StorageUnavailableError, NodeRequiredError (under `require_node`); then nothing was queued.
         """
-        return self._submit([("", job)]).runs[0]
+        return self.submit_named([("", job)], **how).runs[0]
+
+    def submit_many(
+        self, jobs: Sequence[AnyJob | Mapping[str, Any]], **how: Unpack[HowOptions]
+    ) -> SweepHandle:
+        """Queue any jobs as one sweep, in order; one that occurs twice is one run. Raises as `submit`."""
+        return self.submit_named([("", job) for job in jobs], **how)
 
     def sweep(
-        self, prompts: Sequence[str], seeds: Sequence[int], *, fields: Mapping[str, Any] | None = None
-    ) -> SweepHandle:
-        """Queue every prompt with every seed, all sharing `fields`. Raises what `submit` raises."""
-        named = [(f"prompt {number}", prompt) for number, prompt in enumerate(prompts, start=1)]
-        return self.sweep_named(named, seeds, fields=fields)
-
-    def sweep_named(
         self,
-        prompts: Sequence[tuple[str, str]],
+        prompts: Sequence[str],
         seeds: Sequence[int],
         *,
         fields: Mapping[str, Any] | None = None,
+        **how: Unpack[HowOptions],
     ) -> SweepHandle:
-        """`sweep` for (name, prompt) pairs; errors and labels say the name."""
-        return self._submit(expand(prompts, seeds=seeds, fields=fields or {}))
+        """Queue every prompt with every seed, all sharing `fields`. Raises what `submit` raises."""
+        named = [(f"prompt {number}", prompt) for number, prompt in enumerate(prompts, start=1)]
+        return self.submit_named(expand(named, seeds=seeds, fields=fields or {}), **how)
+
+    def submit_named(
+        self, asked: Sequence[tuple[str, AnyJob | Mapping[str, Any]]], **how: Unpack[HowOptions]
+    ) -> SweepHandle:
+        """`submit_many` for (label, job) pairs; errors and tables say the label."""
+        chosen = How(**how)
+        key = chosen.key()
+        jobs = [
+            check_job(label, job, checkpoint=self.checkpoint, defaults=self.job_defaults)
+            for label, job in asked
+        ]
+        nodes = live_nodes(self._connection, fleet=self.fleet)
+        jobs = settle_checkpoint(jobs, lambda: only_checkpoint(nodes))
+        runs = [
+            AskedRun(label=label_of(label, job), job=job, key=key)
+            for (label, _), job in zip(asked, jobs, strict=True)
+        ]
+        if chosen.force:
+            runs = with_unused_repeats(runs, self._are_used)
+        return self._queue_new(runs, how=chosen, nodes=nodes)
+
+    def resume(self, sweep_id: str, *, retry_failed: bool = False, require_node: bool = False) -> SweepHandle:
+        """Queue again what a sweep asked for and has no manifest; with `retry_failed` also what ended badly.
+
+        sweep.json in storage is the truth, so any machine may resume. Raises UnknownRunError and what
+        `submit` raises.
+        """
+        sweep = self._read_sweep(sweep_id) or self._read_sweep(
+            complete_id(self.store, sweep_id, entries=lambda _: []) or ""
+        )
+        if sweep is None:
+            raise UnknownRunError(sweep_id, storage_url=self.store.url)
+        manifests = latest_manifests(self.store, [run.run_id for run in sweep.runs])
+        again, ended = reopened(sweep, manifests, retry_failed=retry_failed)
+        nodes = live_nodes(self._connection, fleet=self.fleet)
+        how = How(priority=sweep.priority, require_node=require_node)
+        jobs = {run.run_id: known_job(run, sweep_id=sweep.sweep_id) for run in again.runs}
+        return self._queue(again, jobs=jobs, ended=ended, how=how, nodes=nodes)
 
     def find(self, name: str) -> SweepHandle | RunHandle:
-        """Return the sweep or run of that id, each run at its newest generation. Raises UnknownRunError."""
+        """Return the sweep or run of that id, each run at its newest generation.
+
+        Eight or more characters of an id do, where they fit no other. Raises UnknownRunError,
+        AmbiguousIdError.
+        """
+        found, away = None, None
         try:
-            sweep = read_sweep(self.store, name)
-            if sweep is not None:
-                labels = {run.run_id: run.label for run in sweep.runs}
-                return SweepHandle(sweep_id=name, runs=tuple(self._newest(labels, sweep_id=name)))
-            (handle,) = self._newest({name: ""}, sweep_id=None)
-            if settled(self.store, handle) is None and self._states([handle])[0].status is None:
-                raise UnknownRunError(name, storage_url=self.store.url)
+            try:
+                found = self._find_exactly(name)
+            except QueueUnavailableError as error:  # storage may know what begins so
+                away = error
+            if found is None:
+                whole = complete_id(self.store, name, entries=lambda s: find_entries(self._connection, s))
+                found = self._find_exactly(whole) if whole is not None else None
         except (StorageAddressError, QueueEntryError):  # nothing can have such a name
-            raise UnknownRunError(name, storage_url=self.store.url) from None
-        return handle
+            pass
+        if found is None:
+            raise away or UnknownRunError(name, storage_url=self.store.url)
+        return found
 
     def get(self, run_id: str) -> RunStatus:
         """Return where the newest generation of a run stands. Raises UnknownRunError."""
@@ -119,7 +190,33 @@ class H3Client:
 
     def statuses(self, handle: RunHandle | SweepHandle) -> list[RunStatus]:
         """Return where every run of a handle stands now, in its order."""
-        return self._statuses(handle.runs)
+        return self.statuses_of(handle.runs)
+
+    def statuses_of(self, runs: Sequence[RunHandle]) -> list[RunStatus]:
+        """Return where these runs stand now, in order; the queue is asked only about those it may still hold.
+
+        Raises QueueUnavailableError.
+        """
+        done = (settled(self.store, run) for run in runs if run.outcome in (Outcome.DONE, Outcome.ENDED))
+        found = {status.run_id: status for status in done if status is not None}
+        asked = [run for run in runs if run.run_id not in found]
+        states = dict(zip((run.run_id for run in asked), self._states(asked), strict=True))
+        for run in asked:
+            found[run.run_id] = status_of(self.store, run, state=states[run.run_id])
+        lost = [run for run in asked if found[run.run_id].error and found[run.run_id].manifest is None]
+        silent = [run for run in asked if is_silent(states[run.run_id])]
+        if lost or silent:  # rare, so only then the nodes are asked
+            nodes = live_nodes(self._connection, fleet=self.fleet)
+            elsewhere = other_store(self._store_view(), nodes)
+            for run in {run.run_id: run for run in (*lost, *silent)}.values():
+                found[run.run_id] = status_of(
+                    self.store,
+                    run,
+                    state=states[run.run_id],
+                    node_gone=run in silent and not may_be_served(run, nodes),
+                    elsewhere=elsewhere,
+                )
+        return [found[run.run_id] for run in runs]
 
     def follow(
         self,
@@ -133,15 +230,17 @@ class H3Client:
         A Redis that stops answering is waited for; QueueUnavailableError after QUEUE_PATIENCE_SECONDS.
         """
         pending, seen = list(handle.runs), dict[str, RunStatus]()
-        answered = time.monotonic()
+        answered, is_away = time.monotonic(), False
         while pending:
             try:
-                statuses = self._statuses(pending)
-                answered = time.monotonic()
+                statuses = self.statuses_of(pending)
+                answered, is_away = time.monotonic(), False
             except QueueUnavailableError as error:
                 if time.monotonic() - answered > QUEUE_PATIENCE_SECONDS:
                     raise
-                logger.warning("%s; waiting for it", error)
+                if not is_away:  # once per outage
+                    logger.warning("%s; waiting for it", error)
+                is_away = True
                 statuses = [s for run in pending if (s := settled(self.store, run)) is not None]
             for status in statuses:
                 if seen.get(status.run_id) != status:
@@ -164,66 +263,104 @@ class H3Client:
         manifest = read_manifest(self.store, run.run_id, run.generation)
         return None if manifest is None else read_result(self.store, manifest)
 
+    def cancel(self, handle: RunHandle | SweepHandle, *, force: bool = False) -> dict[str, CancelOutcome]:
+        """Cancel what has not ended, by run id: what waits at once, what runs at its next step.
+
+        A run that another sweep wants too goes on, unless forced. Raises QueueUnavailableError,
+        StorageUnavailableError.
+        """
+        return cancel_handle(self._connection, self.store, handle, force=force, fleet=self.fleet)
+
+    def upload(self, path: Path) -> Upload:
+        """Store a reference under the hash of its content. Raises UploadError, StorageUnavailableError."""
+        return upload_file(self.store, path)
+
+    def nodes(self) -> list[NodeCard]:
+        """Return the card of every live node. Raises QueueUnavailableError."""
+        return live_nodes(self._connection, fleet=self.fleet)
+
+    def jobs(self) -> JobsOverview:
+        """Return what waits and runs in this fleet. Raises QueueUnavailableError."""
+        return read_jobs(self._connection, fleet=self.fleet)
+
     @cached_property
     def _connection(self) -> redis.Redis:
         return connect(self.redis_url)
 
-    def _submit(self, asked: Sequence[tuple[str, AnyJob | Mapping[str, Any]]]) -> SweepHandle:
-        jobs = [(label, self._check(label, job)) for label, job in asked]
-        nodes = live_nodes(self._connection, fleet=self.fleet)
-        if any(job.checkpoint == _UNSETTLED for _, job in jobs):
-            checkpoint = _only_checkpoint(nodes)
-            jobs = [(label, _with_checkpoint(job, checkpoint)) for label, job in jobs]
-        sweep = describe_sweep(jobs, now=datetime.now(UTC))
-        return self._queue(sweep, {job.job_id: job for _, job in jobs}, nodes=nodes)
+    def _queue_new(self, asked: Sequence[AskedRun], *, how: How, nodes: list[NodeCard]) -> SweepHandle:
+        """Queue runs at the generation that each is due: the one that succeeded, or the next."""
+        runs = without_doubles(asked)
+        manifests = latest_manifests(self.store, [run.run_id for run in runs])
+        described, ended = planned(runs, manifests)
+        sweep = describe_sweep(
+            described, now=datetime.now(UTC), priority=how.priority, labels=dict(how.labels)
+        )
+        jobs = {run.run_id: run.job for run in runs}
+        return self._queue(sweep, jobs=jobs, ended=ended, how=how, nodes=nodes)
 
-    def _queue(self, sweep: Sweep, jobs: Mapping[str, AnyJob], *, nodes: list[NodeCard]) -> SweepHandle:
-        manifests = {run.run_id: latest_manifest(self.store, run.run_id) for run in sweep.runs}
-        queued = [
-            QueuedRun(run_id=run.run_id, generation=_generation(manifests[run.run_id]), job=run.job)
-            for run in sweep.runs
-            if not _succeeded(manifests[run.run_id])
-        ]
-        self.store.put_bytes(sweep_key(sweep.sweep_id), sweep.model_dump_json().encode())
-        outcomes = {o.run_id: o for o in submit_runs(self._connection, queued, fleet=self.fleet)}
+    def _queue(
+        self,
+        sweep: Sweep,
+        *,
+        jobs: Mapping[str, AnyJob],
+        ended: Mapping[str, Outcome],
+        how: How,
+        nodes: list[NodeCard],
+    ) -> SweepHandle:
+        """Write sweep.json, then queue every run that has not `ended`."""
+        queued = [run for run in sweep.runs if run.run_id not in ended]
+        needs = {run.run_id: needs_of(jobs[run.run_id], run.key) for run in queued}
+        waiting = waiting_notes(needs.values(), nodes=nodes)
+        if how.require_node and waiting:
+            raise NodeRequiredError(f"{waiting[0]}. Nothing was queued (--require-node)")
+        self.store.put_bytes(sweep_key(sweep.sweep_id), sweep_bytes(sweep))
+        entries = queue_entries(sweep, queued, needs)
+        outcomes = {
+            submitted.run_id: Outcome.JOINED if submitted.joined else Outcome.QUEUED
+            for submitted in submit_runs(self._connection, entries, fleet=self.fleet)
+        }
         notes = dict.fromkeys(note for job in jobs.values() for note in job.notes)
-        notes |= dict.fromkeys(_missing_nodes([jobs[run.run_id] for run in queued], nodes=nodes))
+        notes |= dict.fromkeys([*waiting, *random_weight_notes(needs.values(), nodes=nodes)])
+        elsewhere = other_store(self._store_view(), nodes) if queued else None
+        if elsewhere is not None:
+            notes[elsewhere] = None
         runs = [
             RunHandle(
                 run_id=run.run_id,
-                generation=_generation(manifests[run.run_id]),
+                generation=run.generation,
                 sweep_id=sweep.sweep_id,
                 label=run.label,
-                outcome=_outcome(outcomes.get(run.run_id)),
+                outcome=ended.get(run.run_id) or outcomes[run.run_id],
                 job=jobs[run.run_id],
+                key=run.key,
                 notes=tuple(notes),
             )
             for run in sweep.runs
         ]
         return SweepHandle(sweep_id=sweep.sweep_id, runs=tuple(runs), notes=tuple(notes))
 
-    def _check(self, label: str, asked: AnyJob | Mapping[str, Any]) -> AnyJob:
-        """Return the job, its checkpoint perhaps still unsettled. Raises InvalidRequestError, by label."""
-        if not isinstance(asked, Mapping):
-            job = asked
-        else:
-            fields = {"seed": draw_seed(), **self.job_defaults, **asked}
-            try:
-                job = build_job(fields, checkpoint=self.checkpoint or _UNSETTLED)
-            except InvalidRequestError as error:
-                raise InvalidRequestError(f"{label}: {error}" if label else str(error)) from None
-        if job.workflow not in IMPLEMENTED_WORKFLOWS:
-            raise NotImplementedWorkflowError(job.workflow)
-        return job
+    def _are_used(self, run_ids: Sequence[str]) -> list[bool]:
+        """Say of each run whether it ended, runs or waits: its first generation would be known."""
+        manifests = latest_manifests(self.store, run_ids)
+        states = read_states(self._connection, [entry_id(name, 1) for name in run_ids], fleet=self.fleet)
+        return [
+            manifest is not None or state.status is not None
+            for manifest, state in zip(manifests, states, strict=True)
+        ]
 
-    def _statuses(self, runs: Sequence[RunHandle]) -> list[RunStatus]:
-        """Return the status of each run, in order; the queue is asked only about those it may still hold."""
-        done = (settled(self.store, run) for run in runs if run.outcome is Outcome.DONE)
-        found = {status.run_id: status for status in done if status is not None}
-        asked = [run for run in runs if run.run_id not in found]
-        for run, state in zip(asked, self._states(asked), strict=True):
-            found[run.run_id] = status_of(self.store, run, state=state)
-        return [found[run.run_id] for run in runs]
+    def _find_exactly(self, name: str) -> SweepHandle | RunHandle | None:
+        sweep = self._read_sweep(name)
+        if sweep is not None:
+            return SweepHandle(sweep_id=name, runs=tuple(self._newest(sweep.runs, sweep_id=name)))
+        (handle,) = self._newest([SweepRun(run_id=name, job={})], sweep_id=None)
+        is_known = settled(self.store, handle) is not None or self._states([handle])[0].status is not None
+        return handle if is_known else None
+
+    def _read_sweep(self, name: str) -> Sweep | None:
+        try:
+            return read_sweep(self.store, name)
+        except StorageAddressError:  # no sweep can have such a name
+            return None
 
     def _states(self, runs: Sequence[RunHandle]) -> list[RunState]:
         if not runs:
@@ -231,64 +368,34 @@ class H3Client:
         entries = [entry_id(run.run_id, run.generation) for run in runs]
         return read_states(self._connection, entries, fleet=self.fleet)
 
-    def _newest(self, labels: Mapping[str, str], *, sweep_id: str | None) -> list[RunHandle]:
-        """Return a handle per run id, at the generation that is queued, else the last that ended, else 1."""
-        manifests = {run_id: latest_manifest(self.store, run_id) for run_id in labels}
-        handles = {
-            run_id: RunHandle(
-                run_id=run_id,
-                generation=manifest.generation if manifest else 1,
+    def _newest(self, runs: Sequence[SweepRun], *, sweep_id: str | None) -> list[RunHandle]:
+        """Return a handle per run, at the newest generation that was asked for, is queued or has ended."""
+        manifests = latest_manifests(self.store, [run.run_id for run in runs])
+        handles, again = dict[str, RunHandle](), list[RunHandle]()
+        for run, manifest in zip(runs, manifests, strict=True):
+            handles[run.run_id] = handle = RunHandle(
+                run_id=run.run_id,
+                generation=max(run.generation, manifest.generation if manifest else 1),
                 sweep_id=sweep_id,
-                label=labels[run_id],
-                outcome=Outcome.DONE if _succeeded(manifest) else None,
+                label=run.label,
+                outcome=ended_outcome(run, manifest),
+                job=job_of(run),
+                key=run.key,
             )
-            for run_id, manifest in manifests.items()
-        }
-        again = [
-            replace(handles[run_id], generation=manifest.generation + 1)
-            for run_id, manifest in manifests.items()
-            if manifest is not None and not _succeeded(manifest)
-        ]
-        for run, state in zip(again, self._states(again), strict=True):
+            if handle.outcome is Outcome.ENDED:
+                again.append(replace(handle, generation=handle.generation + 1, outcome=None))
+        try:
+            states = self._states(again)
+        except QueueUnavailableError as error:  # storage knows the end of every one of them
+            logger.warning("%s; what was queued again since is not shown", error)
+            return list(handles.values())
+        for run_again, state in zip(again, states, strict=True):
             if state.status is not None:
-                handles[run.run_id] = run
+                handles[run_again.run_id] = run_again
         return list(handles.values())
 
-
-def _succeeded(manifest: Manifest | None) -> bool:
-    return manifest is not None and manifest.status is JobStatus.SUCCEEDED
-
-
-def _generation(manifest: Manifest | None) -> int:
-    """Return the generation that a submit means: the one that succeeded, else the next one."""
-    if manifest is None:
-        return 1
-    return manifest.generation if _succeeded(manifest) else manifest.generation + 1
-
-
-def _outcome(submitted: SubmitOutcome | None) -> Outcome:
-    if submitted is None:
-        return Outcome.DONE
-    return Outcome.JOINED if submitted.joined else Outcome.QUEUED
-
-
-def _only_checkpoint(nodes: Sequence[NodeCard]) -> str:
-    served = sorted({node.checkpoint for node in nodes})
-    if len(served) != 1:
-        raise CheckpointChoiceError(served)
-    return served[0]
-
-
-def _with_checkpoint(job: AnyJob, checkpoint: str) -> AnyJob:
-    if job.checkpoint != _UNSETTLED:
-        return job
-    return build_job({**job.model_dump(mode="json"), "checkpoint": checkpoint})
-
-
-def _missing_nodes(jobs: Iterable[AnyJob], *, nodes: Sequence[NodeCard]) -> list[str]:
-    served = {node.checkpoint for node in nodes}
-    return [
-        f"no live node serves checkpoint {name!r}; the job waits until one does: "
-        f"h3-worker run --checkpoint {name}"
-        for name in sorted({job.checkpoint for job in jobs} - served)
-    ]
+    def _store_view(self) -> StoreView:
+        try:
+            return StoreView(url=self.store.url, identity=read_identity(self.store))
+        except StorageError:
+            return StoreView(url=self.store.url, identity=None)

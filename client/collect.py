@@ -1,85 +1,238 @@
 """Gather the records of all runs that have ended from storage alone: one JSON list and one CSV table.
 
-One record per manifest: that of its winning attempt. A damaged one is reported by key and left out.
+One record per manifest: that of its winning attempt. A damaged one is reported by key and left out. Records
+pass through a temporary file, so memory does not grow with their number.
 """
 
 import csv
-import io
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any, Final, TextIO
 
-from benchmarks.records import columns, flatten
-from client.errors import CollectTargetError, DamagedArtifactError
-from client.outcomes import read_manifest, read_record
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from benchmarks.records import columns_of, leaves
+from client.errors import CollectTargetError, DamagedArtifactError, UnknownRunError
+from client.outcomes import latest_manifest, read_manifest, read_record, read_sweep
+from queue_schemas import limits
 from queue_schemas.benchmark import BenchmarkRecord
+from queue_schemas.events import JobStatus
+from queue_schemas.results import Manifest
 from storage.base import ArtifactStore
-from storage.layout import RUNS_PREFIX, parse_manifest_key
-from storage.local import write_whole
+from storage.errors import ArtifactTooLargeError, StorageAddressError
+from storage.layout import RUNS_PREFIX, SWEEPS_PREFIX, parse_manifest_key, sweep_key
+
+PLAIN_COLUMNS: Final = ("run_id", "sweep", "label", "prompt", "film")
+"""The first columns of the table; the record's fields follow by their dotted paths."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """One record, with what storage knows about its run."""
+
+    record: BenchmarkRecord
+    sweep: str
+    label: str
+    film: str
+    """The film's key; empty unless the run succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """What was found, in order of run and generation."""
+    """How much was found."""
 
-    records: tuple[BenchmarkRecord, ...]
+    num_records: int
     problems: tuple[str, ...]
     """One sentence per artifact that could not be used; each names its key."""
 
 
-def collect(store: ArtifactStore) -> Collection:
-    """Read every manifest and the record that it names. Raises StorageUnavailableError."""
-    records, problems = [], []
-    ended = [run for key in store.list(RUNS_PREFIX) if (run := parse_manifest_key(key)) is not None]
-    for run_id, generation in sorted(ended):
-        try:
-            manifest = read_manifest(store, run_id, generation)
-            record = None if manifest is None else read_record(store, manifest)
-        except DamagedArtifactError as error:
-            problems.append(str(error))
-            continue
-        if record is None:
-            problems.append(f"run {run_id}, generation {generation}: its manifest names no record")
-        else:
-            records.append(record)
-    return Collection(records=tuple(records), problems=tuple(problems))
+def records_in(store: ArtifactStore, *, sweep_id: str | None = None) -> Iterator[Collected | str]:
+    """Yield every record in order of run and generation, or of one sweep in its order; a str is a problem.
+
+    Raises UnknownRunError for a sweep that is not there, StorageUnavailableError.
+    """
+    asked_in = _Sweeps(store, only=sweep_id)
+    if sweep_id is None:
+        ended = [run for key in store.list(RUNS_PREFIX) if (run := parse_manifest_key(key)) is not None]
+        manifests = (_manifest(store, run_id, generation) for run_id, generation in sorted(ended))
+    else:
+        manifests = (_manifest(store, run_id, None) for run_id in asked_in.labels)
+    for manifest in manifests:
+        if isinstance(manifest, Manifest):
+            yield _collected(store, manifest, asked_in)
+        elif manifest is not None:
+            yield manifest
 
 
-def collect_files(store: ArtifactStore, *, csv_file: Path | None, json_file: Path | None) -> Collection:
-    """Collect, and write what was found to the files that are named, each whole or not at all."""
-    found = collect(store)
-    if csv_file is not None:
-        write_table(csv_file, csv_text(found.records))
-    if json_file is not None:
-        write_table(json_file, json_text(found.records))
-    return found
+def collect_files(
+    store: ArtifactStore,
+    *,
+    csv_file: Path | TextIO | None,
+    json_file: Path | None,
+    sweep_id: str | None = None,
+) -> Collection:
+    """Collect, and write what was found to the files that are named, each whole or not at all.
+
+    Raises CollectTargetError, UnknownRunError, StorageUnavailableError.
+    """
+    for file in (csv_file, json_file):
+        if isinstance(file, Path):
+            _check_target(file)
+    names, problems, count = set[str](), [], 0
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
+        for found in records_in(store, sweep_id=sweep_id):
+            if isinstance(found, str):
+                problems.append(found)
+                continue
+            fields = found.record.model_dump(mode="json")
+            names |= dict(leaves(fields)).keys()
+            spool.write(json.dumps([_plain(found), fields], ensure_ascii=False, separators=(",", ":")) + "\n")
+            count += 1
+        if csv_file is not None:
+            with _opened(csv_file) as sink:
+                _write_csv(sink, spool, columns_of(names))
+        if json_file is not None:
+            with _opened(json_file) as sink:
+                _write_json(sink, spool)
+    return Collection(num_records=count, problems=tuple(problems))
 
 
-def json_text(records: Sequence[BenchmarkRecord]) -> str:
-    """Return one JSON list, a record per line."""
-    lines = (record.model_dump_json() for record in records)
-    return "[\n" + ",\n".join(lines) + "\n]\n" if records else "[]\n"
-
-
-def csv_text(records: Sequence[BenchmarkRecord]) -> str:
-    """Return a table with a header; null is an empty cell, true and false as JSON has them."""
-    sink = io.StringIO()
-    names = columns(records)
+def _write_csv(sink: IO[str], spool: IO[str], names: list[str]) -> None:
+    """Write a table with a header; null is an empty cell, true and false as JSON has them."""
+    rest = [name for name in names if name not in PLAIN_COLUMNS]
     writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(names)
-    for record in records:
-        cells = flatten(record)
-        writer.writerow([_cell(cells.get(name)) for name in names])
-    return sink.getvalue()
+    writer.writerow([*PLAIN_COLUMNS, *rest])
+    for plain, fields in _lines(spool):
+        cells = dict(leaves(fields))
+        writer.writerow([*plain, *(_cell(cells.get(name)) for name in rest)])
 
 
-def write_table(path: Path, text: str) -> None:
-    """Write a file whole or not at all. Raises CollectTargetError, StorageUnavailableError."""
+def _write_json(sink: IO[str], spool: IO[str]) -> None:
+    """Write one JSON list, a record per line."""
+    separator = "[\n"
+    for _, fields in _lines(spool):
+        sink.write(separator + json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
+        separator = ",\n"
+    sink.write("[]\n" if separator == "[\n" else "\n]\n")
+
+
+def _lines(spool: IO[str]) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    spool.seek(0)
+    for line in spool:
+        plain, fields = json.loads(line)
+        yield plain, fields
+
+
+def _plain(found: Collected) -> list[str]:
+    prompt = str(found.record.request.get("prompt", ""))
+    return [found.record.run_id, found.sweep, found.label, prompt, found.film]
+
+
+def _manifest(store: ArtifactStore, run_id: str, generation: int | None) -> Manifest | str | None:
+    """Return a manifest (the newest where no generation is named), or what is wrong with it."""
+    try:
+        if generation is None:
+            return latest_manifest(store, run_id)
+        return read_manifest(store, run_id, generation)
+    except DamagedArtifactError as error:
+        return str(error)
+
+
+def _collected(store: ArtifactStore, manifest: Manifest, asked_in: "_Sweeps") -> Collected | str:
+    try:
+        record = read_record(store, manifest)
+    except DamagedArtifactError as error:
+        return str(error)
+    if record is None:
+        if manifest.status is JobStatus.CANCELLED:
+            return f"run {manifest.run_id}, generation {manifest.generation}: cancelled before it ran"
+        return f"run {manifest.run_id}, generation {manifest.generation}: its manifest names no record"
+    sweep, label = asked_in.labels.get(manifest.run_id, ("", ""))
+    film = manifest.files.get("video") if manifest.status is JobStatus.SUCCEEDED else None
+    return Collected(record=record, sweep=sweep, label=label, film=film.name if film else "")
+
+
+class _Label(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    run_id: str
+    label: str = ""
+
+
+class _SweepLabels(BaseModel):
+    """What a table needs of sweep.json; the jobs in it would take room."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    sweep_id: str
+    created_at: str
+    runs: list[_Label]
+
+
+class _Sweeps:
+    """Which sweep asked for a run last, and what it called it."""
+
+    labels: Mapping[str, tuple[str, str]]
+
+    def __init__(self, store: ArtifactStore, *, only: str | None) -> None:
+        self.labels = {}
+        if only is not None:
+            try:
+                sweep = read_sweep(store, only)
+            except StorageAddressError:
+                sweep = None
+            if sweep is None:
+                raise UnknownRunError(only, storage_url=store.url)
+            self.labels = {run.run_id: (only, run.label) for run in sweep.runs}
+            return
+        found = dict[str, tuple[str, str, str]]()
+        for sweep_id in [
+            key.split("/")[1] for key in store.list(SWEEPS_PREFIX) if key.endswith("/sweep.json")
+        ]:
+            labels = _read_labels(store, sweep_id)
+            for run in labels.runs if labels else ():
+                told = (labels.created_at if labels else "", sweep_id, run.label)
+                found[run.run_id] = max(found.get(run.run_id, told), told)
+        self.labels = {run_id: (sweep_id, label) for run_id, (_, sweep_id, label) in found.items()}
+
+
+def _read_labels(store: ArtifactStore, sweep_id: str) -> _SweepLabels | None:
+    """An unreadable sweep costs its labels, never a record."""
+    try:
+        data = store.read_bytes(sweep_key(sweep_id), limit_bytes=limits.SWEEP_BYTES)
+        return None if data is None else _SweepLabels.model_validate_json(data)
+    except (ValidationError, ArtifactTooLargeError):
+        return None
+
+
+def _check_target(path: Path) -> None:
     target = path.resolve()
     if target.exists() and not target.is_file():
         raise CollectTargetError(f"{path} is a folder or a device; name a file")
-    write_whole(target, text.encode())
+
+
+@contextmanager
+def _opened(target: Path | TextIO) -> Iterator[IO[str]]:
+    """Open a file that gets its name when it is whole, or pass a stream through."""
+    if not isinstance(target, Path):
+        yield target
+        return
+    path = target.resolve()
+    unfinished = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished.open("w", encoding="utf-8", newline="") as sink:
+            yield sink
+        unfinished.replace(path)
+    except OSError as error:
+        raise CollectTargetError(f"cannot write {target}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):  # gone after the rename; where nothing can be written there is none
+            unfinished.unlink()
 
 
 def _cell(value: str | int | float | bool | None) -> str | int | float:

@@ -28,7 +28,7 @@ from client.handle import Outcome, RunHandle, RunResult, SweepHandle
 from client.outcomes import latest_manifest, read_result
 from client.report import run_line
 from client.session import Session, say
-from client.show import FollowView, PlainView, result_table
+from client.show import FollowView, PlainView, print_results
 from client.standing import status_of
 from client.sweeps import expand
 from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_NO, EXIT_OK
@@ -177,7 +177,7 @@ def _conclude(session: Session, folder: Path, *, already_done: bool, seconds: fl
         store.put_bytes(summary.name, f"{text}\n".encode())
 
     console = _console(session)
-    console.print(result_table(runs, statuses, results))
+    print_results(console, runs, statuses, results)
     if already_done:
         console.print(f"The work was already done in {folder}; repeat it with: h3 demo --fresh")
     elif succeeded < len(runs):

@@ -23,10 +23,18 @@ class CheckpointChoiceError(ClientError):
     """Raised when no checkpoint was named and the live nodes do not settle it."""
 
     def __init__(self, served: list[str]) -> None:
-        remedy = "name one with --checkpoint or H3_CHECKPOINT"
-        what = f"live nodes serve {', '.join(served)}" if served else "no live node serves any"
-        super().__init__(f"no checkpoint was named and {what}; {remedy}")
+        if served:
+            what = f"no checkpoint was named and live nodes serve {', '.join(served)}; name one with"
+        else:
+            what = (
+                "no live node says which checkpoint it serves; start a node: h3-worker run, or name one with"
+            )
+        super().__init__(f"{what} --checkpoint or H3_CHECKPOINT")
         self.served = served
+
+
+class NodeRequiredError(ClientError):
+    """Raised under `--require-node` when a run would have to wait for a node that does not live yet."""
 
 
 class UnknownRunError(ClientError):
@@ -37,6 +45,23 @@ class UnknownRunError(ClientError):
             f"no run or sweep {name!r} in {storage_url} or the queue; check the id, --storage and --fleet"
         )
         self.name = name
+
+
+class AmbiguousIdError(ClientError):
+    """Raised when the start of an id fits several runs or sweeps."""
+
+    def __init__(self, start: str, *, found: list[str]) -> None:
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        super().__init__(f"{start!r} is the start of {', '.join(found[:3])}{more}; give more of the id")
+        self.start, self.found = start, found
+
+
+class UploadError(ClientError):
+    """Raised when a reference file cannot be read, or is none that a job may name."""
+
+
+class FetchTargetError(ClientError):
+    """Raised when films cannot be copied to the folder that was named."""
 
 
 class DamagedArtifactError(ClientError):

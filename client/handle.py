@@ -3,13 +3,14 @@
 Values only; `client.py` makes them from queue and storage.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from queue_schemas.benchmark import BenchmarkRecord
 from queue_schemas.events import JobError, JobStatus, ProgressEvent
 from queue_schemas.jobs import FL2VAJob, Ref2VAJob, T2VAJob
 from queue_schemas.results import Manifest
+from queue_schemas.runs import RunKey
 
 AnyJob = T2VAJob | FL2VAJob | Ref2VAJob
 
@@ -22,6 +23,8 @@ class Outcome(StrEnum):
     """It was queued or running already."""
     DONE = "done"
     """It had succeeded before; nothing was queued."""
+    ENDED = "ended"
+    """It had failed or was cancelled, and was not asked for again; only when resuming a sweep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class RunHandle:
     outcome: Outcome | None = None
     """None when it was looked up, not submitted."""
     job: AnyJob | None = None
+    key: RunKey = field(default_factory=RunKey)
     notes: tuple[str, ...] = ()
     """What a person should know: no node for it, an untrained canvas."""
 
@@ -62,6 +66,8 @@ class RunStatus:
     progress: ProgressEvent | None = None
     error: JobError | None = None
     manifest: Manifest | None = None
+    note: str | None = None
+    """What is odd about it: its node is gone, or the node stores elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,3 +82,16 @@ class RunResult:
     video: str | None
     """Path or link of the film; None unless it succeeded."""
     benchmark: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """A reference in storage, under the hash of its content."""
+
+    key: str
+    sha256: str
+    size_bytes: int
+    kind: str
+    """`image`, `video` or `audio`."""
+    is_new: bool
+    """False when the same content lay there already."""

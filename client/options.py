@@ -7,11 +7,26 @@ from typing import Annotated
 
 import typer
 
-Redis = Annotated[str | None, typer.Option("--redis", metavar="URL", help="Queue; default H3_REDIS_URL.")]
-Storage = Annotated[
-    str | None, typer.Option("--storage", metavar="URL", help="Folder or file:///folder of the outputs.")
+from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
+from queue_schemas.runs import Priority
+from storage.uri import DEFAULT_STORAGE_URL
+
+Redis = Annotated[
+    str | None,
+    typer.Option("--redis", metavar="URL", help=f"Queue; default H3_REDIS_URL [{DEFAULT_REDIS_URL}]."),
 ]
-Fleet = Annotated[str | None, typer.Option("--fleet", metavar="NAME", help="Fleet; default H3_FLEET.")]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        metavar="URL",
+        help="Where the node writes: a folder or s3://bucket/prefix; default H3_STORAGE_URL"
+        f" [{DEFAULT_STORAGE_URL}].",
+    ),
+]
+Fleet = Annotated[
+    str | None, typer.Option("--fleet", metavar="NAME", help=f"Fleet; default H3_FLEET [{DEFAULT_FLEET}].")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one compact JSON line, also on a terminal.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 
@@ -33,12 +48,36 @@ Checkpoint = Annotated[
     str | None, typer.Option("--checkpoint", help="Resident set; default the only one that is served.")
 ]
 
+PriorityOption = Annotated[
+    Priority, typer.Option("--priority", help="Which runs a node takes first.", show_default=True)
+]
+NodeOption = Annotated[
+    str | None, typer.Option("--node", metavar="NODE", help="The only node that may serve it (h3 nodes).")
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Make it again although it is done: the next unused repeat.")
+]
+RequireNode = Annotated[
+    bool, typer.Option("--require-node", help="Refuse (code 2) what no live node can serve now.")
+]
+LabelOption = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="NAME=TEXT", help="Kept with the sweep; may be repeated."),
+]
+
 COMMON_OPTIONS = {
     "redis": (Redis, None),
     "storage": (Storage, None),
     "fleet": (Fleet, None),
     "as_json": (Json, False),
     "quiet": (Quiet, False),
+}
+HOW_OPTIONS = {
+    "priority": (PriorityOption, Priority.NORMAL),
+    "node": (NodeOption, None),
+    "force": (Force, False),
+    "label": (LabelOption, None),
+    "require_node": (RequireNode, False),
 }
 JOB_OPTIONS = {
     "width": (Width, None),

@@ -3,6 +3,8 @@
 A manifest that does not speak of the run under whose name it lies is damage, never an answer. Knows no queue.
 """
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -20,6 +22,8 @@ from storage.base import ArtifactStore
 from storage.errors import ArtifactTooLargeError, StorageAddressError
 from storage.layout import manifest_key, sweep_key
 
+_PARALLEL = 16
+
 
 def read_manifest(store: ArtifactStore, run_id: str, generation: int) -> Manifest | None:
     """Return the manifest of one generation, None before its end. Raises DamagedArtifactError."""
@@ -36,6 +40,18 @@ def latest_manifest(store: ArtifactStore, run_id: str) -> Manifest | None:
     while (manifest := read_manifest(store, run_id, generation)) is not None:
         found, generation = manifest, generation + 1
     return found
+
+
+def succeeded(manifest: Manifest | None) -> bool:
+    return manifest is not None and manifest.status is JobStatus.SUCCEEDED
+
+
+def latest_manifests(store: ArtifactStore, run_ids: Sequence[str]) -> list[Manifest | None]:
+    """Return the newest manifest of every run, in order; a store behind a network is asked in parallel."""
+    if store.url.startswith("file:") or len(run_ids) < _PARALLEL:
+        return [latest_manifest(store, run_id) for run_id in run_ids]
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        return list(pool.map(lambda run_id: latest_manifest(store, run_id), run_ids))
 
 
 def read_sweep(store: ArtifactStore, sweep_id: str) -> Sweep | None:

@@ -4,26 +4,61 @@ The line has the same fields for one run and for a sweep; a run has an entry in 
 does not have.
 """
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from client.errors import DamagedArtifactError
-from client.handle import RunHandle, RunResult, RunStatus, SweepHandle
-from client.session import Session
-from queue_schemas.errors import EXIT_NO, EXIT_OK
+from client.handle import Outcome, RunHandle, RunResult, RunStatus, SweepHandle
+from client.session import Session, say
+from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_NO, EXIT_OK
 from queue_schemas.events import JobStatus
 
 
-def report(session: Session, handle: RunHandle | SweepHandle, statuses: Mapping[str, RunStatus]) -> int:
-    """Show how every run of a handle ended; return 1 unless all succeeded."""
-    from client.show import result_table  # noqa: PLC0415 - only for people
+def follow_to_end(session: Session, handle: RunHandle | SweepHandle) -> tuple[int, dict[str, Any] | None]:
+    """Show progress until every run has ended, then the result; return the code and the line for programs.
+
+    Leaving early leaves the jobs alone: code 130, no line.
+    """
+    began = time.monotonic()
+    try:
+        from client.show import FollowView  # noqa: PLC0415 - only where runs are followed
+
+        tell_notes(session, handle)
+        statuses: dict[str, RunStatus] = {}
+        with FollowView(session.console, handle.runs) as view:
+            for status in session.client.follow(handle):
+                statuses[status.run_id] = status
+                view.update(status)
+        return report(session, handle, statuses, seconds=time.monotonic() - began)
+    except KeyboardInterrupt:
+        name = handle.sweep_id or handle.runs[0].run_id
+        say(f"interrupted; the jobs go on. See them again with: {session.hint(f'follow {name}')}")
+        return EXIT_INTERRUPTED, None
+
+
+def tell_notes(session: Session, handle: RunHandle | SweepHandle) -> None:
+    for note in handle.notes:
+        session.note(note)
+
+
+def report(
+    session: Session,
+    handle: RunHandle | SweepHandle,
+    statuses: Mapping[str, RunStatus],
+    *,
+    seconds: float,
+) -> tuple[int, dict[str, Any]]:
+    """Show how every run of a handle ended; return 1 unless all succeeded, and the line for programs."""
+    from client.show import print_results  # noqa: PLC0415 - only for people
 
     results = read_results(session, handle)
-    session.console.print(result_table(handle.runs, statuses, results))
-    session.emit({**_heading(handle), **ended_line(handle, statuses, results)})
+    print_results(session.console, handle.runs, statuses, results)
+    line = {**_heading(handle), **ended_line(handle, statuses, results, seconds=seconds)}
+    session.emit(line)
     succeeded = all(statuses[run.run_id].status is JobStatus.SUCCEEDED for run in handle.runs)
-    return EXIT_OK if succeeded else EXIT_NO
+    return EXIT_OK if succeeded else EXIT_NO, line
 
 
 def read_results(session: Session, handle: RunHandle | SweepHandle) -> dict[str, RunResult]:
@@ -48,13 +83,24 @@ def submitted_line(handle: RunHandle | SweepHandle) -> dict[str, Any]:
 
 
 def ended_line(
-    handle: RunHandle | SweepHandle, statuses: Mapping[str, RunStatus], results: Mapping[str, RunResult]
+    handle: RunHandle | SweepHandle,
+    statuses: Mapping[str, RunStatus],
+    results: Mapping[str, RunResult],
+    *,
+    seconds: float,
 ) -> dict[str, Any]:
-    """Return counts per end and one entry per run."""
+    """Return counts per end, how many were joined, how long it took, and one entry per run."""
     counts = Counter(statuses[run.run_id].status for run in handle.runs)
     ends = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
-    runs = [run_line(run, status=statuses[run.run_id], result=results.get(run.run_id)) for run in handle.runs]
-    return {**{str(end): counts[end] for end in ends}, "notes": list(handle.notes), "runs": runs}
+    return {
+        **{str(end): counts[end] for end in ends},
+        "joined": sum(run.outcome is Outcome.JOINED for run in handle.runs),
+        "seconds": round(seconds, 3),
+        "notes": list(handle.notes),
+        "runs": [
+            run_line(run, status=statuses[run.run_id], result=results.get(run.run_id)) for run in handle.runs
+        ],
+    }
 
 
 def run_line(
@@ -77,6 +123,7 @@ def run_line(
         "seconds": record.seconds.total if record else None,
         "video": result.video if result else None,
         "benchmark": result.benchmark if result else None,
+        "note": status.note if status else None,
         "error": status.error.model_dump(mode="json") if status and status.error else None,
     }
     return {name: value for name, value in entry.items() if value is not None}
@@ -90,4 +137,4 @@ def count_outcomes(handle: RunHandle | SweepHandle) -> str:
 
 def _heading(handle: RunHandle | SweepHandle) -> dict[str, Any]:
     single = {"run_id": handle.runs[0].run_id} if len(handle.runs) == 1 else {}
-    return {"sweep_id": handle.sweep_id, **single}
+    return {"sweep": handle.sweep_id, "sweep_id": handle.sweep_id, **single}

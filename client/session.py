@@ -7,9 +7,10 @@ stand before or after the command's name. Human output on a terminal, one compac
 import inspect
 import json
 import logging
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from rich.console import Console
 
 from broker.errors import BrokerError
 from client.errors import ClientError
-from client.options import COMMON_OPTIONS, JOB_OPTIONS
+from client.options import COMMON_OPTIONS, HOW_OPTIONS, JOB_OPTIONS
 from client.settings import ClientSettings
 from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_RUNTIME, ErrorCode, SchemaError
 from storage.errors import StorageError
@@ -49,6 +50,8 @@ class Session:
     settings: ClientSettings
     storage_flag: str | None = None
     """`--storage`, where it was given."""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """The addresses that were given as flags; a hint repeats them, so that it can be pasted."""
     as_json: bool = False
     quiet: bool = False
 
@@ -67,14 +70,20 @@ class Session:
     def human(self) -> bool:
         return sys.stdout.isatty() and not self.as_json and not self.quiet
 
+    def hint(self, words: str) -> str:
+        """Return the command `h3 <words>` with the addresses this one was given; no password is shown."""
+        from broker.connection import mask_password  # noqa: PLC0415 - redis is slow to load
+
+        shown = {name: mask_password(v) if name == "redis" else v for name, v in self.flags.items()}
+        return " ".join(["h3", words, *(f"--{name} {shlex.quote(value)}" for name, value in shown.items())])
+
     def emit(self, value: Mapping[str, Any]) -> None:
         """Print the one JSON line of a command, unless a person or nobody is listening."""
         if not self.human and not self.quiet:
             self.print_json(value)
 
     def print_json(self, value: Mapping[str, Any]) -> None:
-        sys.stdout.write(json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n")
-        sys.stdout.flush()
+        print_line(value)
 
     def note(self, sentence: str) -> None:
         """Tell a person something that is no error, beside the output."""
@@ -84,7 +93,7 @@ class Session:
     def fail(self, code: ErrorCode, sentence: str) -> int:
         """Say what went wrong, for people and programs; return the exit code."""
         say(sentence)
-        self.emit({"error": {"code": code, "message": sentence, "retryable": code.retryable}})
+        self.emit(error_line(code, sentence))
         return EXIT_REFUSED if code in _REFUSED else EXIT_RUNTIME
 
 
@@ -94,30 +103,51 @@ def say(sentence: str) -> None:
     sys.stderr.write(f"h3: {shown}\n")
 
 
+def print_line(value: Mapping[str, Any]) -> None:
+    """Write one compact JSON line to standard output."""
+    sys.stdout.write(json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def error_line(code: ErrorCode, sentence: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": sentence, "retryable": code.retryable}}
+
+
 Command = Callable[..., int]
 
 
 def command(
-    app: typer.Typer, *, example: str, job_options: bool = False, without: Sequence[str] = ()
+    app: typer.Typer,
+    *,
+    example: str,
+    job_options: bool = False,
+    how_options: bool = False,
+    without: Sequence[str] = (),
 ) -> Callable[[Command], Command]:
-    """Register `function(session, [fields], ...) -> exit code`, with the common options added.
+    """Register `function(session, [fields, how], ...) -> exit code`, with the common options added.
 
-    With `job_options` the options that were given arrive as the mapping `fields`. A common option in
-    `without` is taken before the command's name only.
+    With `job_options` the options that were given arrive as the mapping `fields`, with `how_options` the
+    way of submitting as `how`. A common option in `without` is taken before the command's name only.
     """
     common_options = {name: option for name, option in COMMON_OPTIONS.items() if name not in without}
 
     def register(function: Command) -> Command:
-        own = list(inspect.signature(function).parameters.values())[2 if job_options else 1 :]
+        own = list(inspect.signature(function).parameters.values())[1 + job_options + how_options :]
 
         def run(ctx: typer.Context, **given: Any) -> None:
             common = {name: given.pop(name, None) or ctx.obj[name] for name in COMMON_OPTIONS}
             if job_options:
                 given["fields"] = {name: given.pop(name) for name in JOB_OPTIONS}
                 given["fields"] = {k: v for k, v in given["fields"].items() if v is not None}
+            if how_options:
+                given["how"] = {name: given.pop(name) for name in HOW_OPTIONS}
             raise typer.Exit(_run(function, common, given))
 
-        added = {**(JOB_OPTIONS if job_options else {}), **common_options}
+        added = {
+            **(JOB_OPTIONS if job_options else {}),
+            **(HOW_OPTIONS if how_options else {}),
+            **common_options,
+        }
         context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
         parameters += [
@@ -136,6 +166,7 @@ def _run(function: Command, common: Mapping[str, Any], given: Mapping[str, Any])
     session = Session(
         settings=ClientSettings(),
         storage_flag=common["storage"],
+        flags={name: common[name] for name in ("redis", "storage", "fleet") if common[name]},
         as_json=bool(common["as_json"]),
         quiet=bool(common["quiet"]),
     )

@@ -108,38 +108,66 @@ def state_text(status: RunStatus) -> str:
         return f"{status.status}: {status.error.message}"
     progress = status.progress
     if status.status is not JobStatus.RUNNING or progress is None:
-        return str(status.status)
+        return f"{status.status}: {status.note}" if status.note else str(status.status)
     stage = progress.stage.replace("_", " ")
-    if not progress.steps:
-        return stage
-    left = (progress.steps - progress.step) * progress.seconds
-    eta = f", {_clock(left)} left" if left > 0 else ""
-    return f"{stage} {progress.step}/{progress.steps}{eta}"
+    if progress.steps:
+        stage = f"{stage} {progress.step}/{progress.steps}"
+    if status.note:
+        return f"{stage}: {status.note}"
+    left = (progress.steps - progress.step) * progress.seconds if progress.steps else 0
+    return f"{stage}, {_clock(left)} left" if left > 0 else stage
 
 
-def status_table(runs: Iterable[RunHandle], statuses: Mapping[str, RunStatus]) -> Table:
-    table = Table("run", "what", "generation", "state", box=None, header_style="bold")
+def print_statuses(console: Console, runs: Sequence[RunHandle], statuses: Mapping[str, RunStatus]) -> None:
+    """Print one row per run with its whole id, and below them what is odd, each on a line of its own."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("run", no_wrap=True, min_width=max((len(run.run_id) for run in runs), default=0))
+    table.add_column("gen", justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("what", no_wrap=True, overflow="ellipsis")
     for run in runs:
         status = statuses[run.run_id]
-        table.add_row(run.run_id, Text(run.label), str(run.generation), Text(state_text(status)))
-    return table
+        is_odd = status.error is not None or status.note is not None
+        state = str(status.status) if is_odd else state_text(status)
+        table.add_row(run.run_id, str(run.generation), state, Text(run.label))
+    console.print(table)
+    _print_lines(console, (_fault_line(run, statuses[run.run_id]) for run in runs))
 
 
-def result_table(
-    runs: Iterable[RunHandle], statuses: Mapping[str, RunStatus], results: Mapping[str, RunResult]
-) -> Table:
-    """Return one row per run: how it ended, how long it took, where its film or what its error is."""
-    table = Table("what", "state", "seconds", "film", box=None, header_style="bold")
-    table.columns[2].justify = "right"
-    table.columns[3].overflow = "fold"
+def print_results(
+    console: Console,
+    runs: Sequence[RunHandle],
+    statuses: Mapping[str, RunStatus],
+    results: Mapping[str, RunResult],
+) -> None:
+    """Print one row per run, then the films, then what went wrong, each on one line whatever the width."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("what", no_wrap=True, overflow="ellipsis")
+    table.add_column("state", no_wrap=True)
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("run", no_wrap=True)
     for run in runs:
         status, result = statuses[run.run_id], results.get(run.run_id)
         record = result.record if result else None
         total = record.seconds.total if record else None
-        film = (result.video if result else None) or (status.error.message if status.error else "")
         seconds = "" if total is None else f"{total:.1f}"
-        table.add_row(Text(short_name(run)), str(status.status), seconds, Text(film))
-    return table
+        table.add_row(Text(short_name(run)), str(status.status), seconds, run.run_id[:12])
+    console.print(table)
+    _print_lines(console, (_fault_line(run, statuses[run.run_id]) for run in runs))
+    _print_lines(console, (result.video for run in runs if (result := results.get(run.run_id))))
+
+
+def _fault_line(run: RunHandle, status: RunStatus) -> str | None:
+    if status.error is None and status.note is None:
+        return None
+    return f"{short_name(run)}: {state_text(status)}"
+
+
+def _print_lines(console: Console, lines: Iterable[str | None]) -> None:
+    """Print whole lines, which a terminal may wrap and a person can still copy; none is an empty one."""
+    for line in lines:
+        if line:
+            console.print(Text(line), soft_wrap=True)
 
 
 def _steps(progress: ProgressEvent | None) -> tuple[int, int]:

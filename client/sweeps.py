@@ -4,6 +4,7 @@ The same prompts, seeds and fields always give the same runs. Knows no queue.
 """
 
 import hashlib
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from client.errors import SweepInputError
-from client.handle import AnyJob
 from queue_schemas import limits
+from queue_schemas.geometry import FPS, frames_for
 from queue_schemas.jobs import draw_seed
+from queue_schemas.runs import Priority
 from queue_schemas.sweeps import Sweep, SweepRun
 
+EXCERPT_CHARACTERS = 24
 _PROMPTS_FILE_BYTES = 64 * 1024 * 1024
 
 
@@ -78,32 +81,67 @@ def draw_seeds(count: int, *, base_seed: int | None) -> list[int]:
     return list(seeds)
 
 
+def frames_of_seconds(seconds: float) -> int:
+    """Return the shortest length on the frame grid that lasts so long. Raises SweepInputError."""
+    if not (math.isfinite(seconds) and 0 < seconds <= limits.FRAMES_MAX / FPS):
+        raise SweepInputError(f"seconds {seconds}: a film lasts up to {limits.FRAMES_MAX / FPS:.2f} seconds")
+    return frames_for(seconds)
+
+
+def excerpt(prompt: str) -> str:
+    """Return the beginning of a prompt, on one line, for labels."""
+    words = " ".join(prompt.split())
+    return words if len(words) <= EXCERPT_CHARACTERS else words[: EXCERPT_CHARACTERS - 1].rstrip() + "…"
+
+
 def expand(
     prompts: Sequence[tuple[str, str]], *, seeds: Sequence[int], fields: Mapping[str, Any]
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return (label, job fields) of every run: all seeds of the first prompt, then of the next.
 
-    Prompts come with a name, `line 3`; a label is that and the seed. Raises SweepInputError.
+    Prompts come with a name, `line 3`; a label is that, the prompt's beginning and the seed. Raises
+    SweepInputError.
     """
     if len(prompts) * len(seeds) > limits.SWEEP_RUNS:
         asked = f"{len(prompts):,} prompts x {len(seeds):,} seeds"
         raise SweepInputError(f"{asked} are more than the {limits.SWEEP_RUNS:,} runs a sweep may have")
     return [
-        (f"{name}, seed {seed}", {**fields, "prompt": prompt, "seed": seed})
+        (f"{name}: {excerpt(prompt)}, seed {seed}", {**fields, "prompt": prompt, "seed": seed})
         for name, prompt in prompts
         for seed in seeds
     ]
 
 
-def describe_sweep(runs: Sequence[tuple[str, AnyJob]], *, now: datetime) -> Sweep:
-    """Return the sweep of (label, job) runs, under a fresh readable id; a repeated job is one run."""
-    found: dict[str, SweepRun] = {}
-    for label, job in runs:
-        run_id = job.job_id  # a run is its job until repeats exist
-        if run_id not in found:
-            found[run_id] = SweepRun(run_id=run_id, job=job.model_dump(mode="json"), label=label)
+def describe_sweep(
+    runs: Sequence[SweepRun],
+    *,
+    now: datetime,
+    priority: Priority = Priority.NORMAL,
+    labels: Mapping[str, str] | None = None,
+) -> Sweep:
+    """Return the sweep of these runs, under a fresh readable id; a repeated run is one.
+
+    Raises SweepInputError.
+    """
+    found = dict[str, SweepRun]()
+    for run in runs:
+        found.setdefault(run.run_id, run)
+    if len(found) > limits.SWEEP_RUNS:
+        raise SweepInputError(f"{len(found):,} runs; a sweep has up to {limits.SWEEP_RUNS:,}")
     return Sweep(
         sweep_id=f"sweep-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
         created_at=now.isoformat(timespec="seconds"),
+        priority=priority,
+        labels=dict(labels or {}),
         runs=list(found.values()),
     )
+
+
+def sweep_bytes(sweep: Sweep) -> bytes:
+    """Return sweep.json. Raises SweepInputError when it is larger than a reader accepts."""
+    data = sweep.model_dump_json().encode()
+    if len(data) > limits.SWEEP_BYTES:
+        raise SweepInputError(
+            f"the sweep takes {len(data):,} bytes as JSON; at most {limits.SWEEP_BYTES:,} are kept: split it"
+        )
+    return data

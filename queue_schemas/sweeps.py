@@ -30,4 +30,5 @@ class Sweep(BaseModel):
     sweep_id: str
     created_at: str
     priority: Priority = Priority.NORMAL
+    labels: dict[str, str] = {}
     runs: list[SweepRun] = Field(min_length=1, max_length=limits.SWEEP_RUNS)

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import redis
 
 from broker import keys
 from broker.nodes import announce
+from broker.overview import registered_queues
 from broker.progress import write_progress
 from client.client import H3Client
 from queue_schemas.benchmark import BenchmarkRecord, Seconds
@@ -33,38 +35,48 @@ class FakeNode:
         self.failing: set[str] = set()
         """Prompts whose runs fail."""
 
-    def announce(self, *checkpoints: str) -> None:
+    def announce(self, *checkpoints: str, **fields: Any) -> None:
         for name in checkpoints:
-            card = NodeCard(
-                node=f"node-{name}",
-                checkpoint=name,
-                weights="random",
-                device="cpu",
-                attention_backends=["sdpa"],
-                started_at="2026-01-01T00:00:00Z",
-            )
-            announce(self.connection, card, ttl_seconds=60)
+            card = {
+                "node": f"node-{name}",
+                "checkpoint": name,
+                "weights": "real",
+                "device": "cpu",
+                "attention_backends": ["sdpa"],
+                "started_at": "2026-01-01T00:00:00Z",
+                **fields,
+            }
+            announce(self.connection, NodeCard.model_validate(card), ttl_seconds=60)
 
     def queued(self) -> list[dict[str, Any]]:
-        """The runs that lie in the queue, oldest first: run_id, generation and job."""
-        entries = self.connection.lrange(keys.queue_key("h3"), 0, -1)
+        """The calls that lie in the queues, most urgent first, then oldest."""
+        lists = [keys.list_key(queue.name) for queue in registered_queues(self.connection, fleet="h3")]
+        entries = [entry for name in lists for entry in self.connection.lrange(name, 0, -1)]
         return [self._call(entry.decode()) for entry in entries]
 
     def begin(self) -> dict[str, Any] | None:
         """Take the oldest entry and call it running, in the second of four steps."""
-        raw = self.connection.lpop(keys.queue_key("h3"))
+        queues = registered_queues(self.connection, fleet="h3")
+        taken = ((queue.name, self.connection.lpop(keys.list_key(queue.name))) for queue in queues)
+        queue, raw = next(((name, raw) for name, raw in taken if raw is not None), ("", None))
         if raw is None:
             return None
         entry = raw.decode()
-        self.connection.hset(keys.entry_key(entry), "status", "started")
+        lease = f"{entry}:1"
+        self.connection.hset(keys.entry_key(entry), mapping={"status": "started", "lease": lease})
+        self.connection.zadd(keys.leases_key(queue), {lease: time.time() + 60})
         event = ProgressEvent(stage=Stage.DENOISE, step=2, steps=4, seconds=1.5)
         write_progress(self.connection, entry, event=event)
         return self._call(entry)
 
     def end(self, call: dict[str, Any]) -> Manifest:
         failed = call["job"]["prompt"] in self.failing
-        manifest = _end_run(self.store, call["job"], generation=call["generation"], failed=failed)
+        named = {"run_id": call["run_id"], "generation": call["generation"]}
+        manifest = _end_run(self.store, call["job"], **named, failed=failed)
         entry = keys.entry_id(call["run_id"], call["generation"])
+        origin = self.connection.hget(keys.entry_key(entry), "origin")
+        if origin is not None:
+            self.connection.zrem(keys.leases_key(origin.decode()), f"{entry}:1")
         self.connection.hset(keys.entry_key(entry), "status", "failed" if failed else "finished")
         return manifest
 
@@ -80,15 +92,21 @@ class FakeNode:
 
 
 def _end_run(
-    store: LocalStore, job: dict[str, Any], *, generation: int = 1, failed: bool = False
+    store: LocalStore,
+    job: dict[str, Any],
+    *,
+    run_id: str | None = None,
+    generation: int = 1,
+    failed: bool = False,
 ) -> Manifest:
     """Write what a worker leaves of one run: film, record, manifest."""
     job_id = build_job(job).job_id
+    run_id = run_id or job_id
     error = JobError(code=ErrorCode.STALLED, message="no step ended", retryable=True) if failed else None
     status = JobStatus.FAILED if failed else JobStatus.SUCCEEDED
-    prefix = attempt_prefix(job_id, generation, 1)
+    prefix = attempt_prefix(run_id, generation, 1)
     record = BenchmarkRecord(
-        run_id=job_id,
+        run_id=run_id,
         job_id=job_id,
         generation=generation,
         attempt=1,
@@ -104,7 +122,7 @@ def _end_run(
     if not failed:
         files["video"] = store.put_bytes(f"{prefix}/video.mp4", b"film")
     manifest = Manifest(
-        run_id=job_id,
+        run_id=run_id,
         job_id=job_id,
         generation=generation,
         attempt=1,
@@ -113,7 +131,7 @@ def _end_run(
         files=files,
         finished_at="2026-01-01T00:00:03Z",
     )
-    assert store.put_if_absent(manifest_key(job_id, generation), manifest.model_dump_json().encode())
+    assert store.put_if_absent(manifest_key(run_id, generation), manifest.model_dump_json().encode())
     return manifest
 
 

@@ -44,7 +44,13 @@ def test_a_submitted_job_is_queued_as_the_only_run_of_a_sweep_in_storage(
         ("untrained: 5 frames; trained on 124 to 362",),
     )
     (queued,) = node.queued()
-    assert (queued["run_id"], queued["generation"], queued["job"]) == (handle.run_id, 1, make_job())
+    assert queued == {
+        "run_id": handle.run_id,
+        "generation": 1,
+        "job": make_job(),
+        "run_key": {"repeat": 0, "node": None},
+        "submission": {"sweep_id": handle.sweep_id, "priority": "normal", "labels": {}},
+    }
     assert handle.sweep_id is not None
     stored = client.store.read_bytes(sweep_key(handle.sweep_id), limit_bytes=10_000)
     assert stored is not None
@@ -125,7 +131,9 @@ def test_no_checkpoint_is_guessed_where_none_or_several_are_served(
     fields = make_job()
     del fields["checkpoint"]
 
-    with pytest.raises(CheckpointChoiceError, match="no live node serves any; name one with --checkpoint"):
+    with pytest.raises(
+        CheckpointChoiceError, match="start a node: h3-worker run, or name one with --checkpoint"
+    ):
         client.submit(fields)
     node.announce("h3-a", "h3-b")
     with pytest.raises(CheckpointChoiceError, match="live nodes serve h3-a, h3-b"):
@@ -204,7 +212,7 @@ def test_a_workflow_that_is_only_declared_is_refused_and_nothing_is_queued(
 def test_one_faulty_prompt_of_a_sweep_is_named_and_nothing_is_queued(
     client: H3Client, node: "FakeNode", storage: Path
 ) -> None:
-    with pytest.raises(InvalidRequestError, match=r"prompt 2, seed 1: prompt: 7,001 characters"):
+    with pytest.raises(InvalidRequestError, match=r"prompt 2: x{23}…, seed 1: prompt: 7,001 characters"):
         client.sweep(["a", "x" * 7_001], [1], fields={"checkpoint": "h3"})
 
     assert node.queued() == []
@@ -265,7 +273,10 @@ def test_a_sweep_is_followed_from_queued_to_its_films(
 
     assert seen[:4] == [(label, JobStatus.QUEUED) for label in names.values()]
     running = [update for update in updates if update.status is JobStatus.RUNNING]
-    assert {names[update.run_id] for update in running} == {"prompt 1, seed 2", "prompt 2, seed 2"}
+    assert {names[update.run_id] for update in running} == {
+        "prompt 1: a fox, seed 2",
+        "prompt 2: a wave, seed 2",
+    }
     assert running[0].progress is not None
     assert (running[0].progress.stage, running[0].progress.step, running[0].progress.steps) == (
         Stage.DENOISE,
@@ -276,8 +287,8 @@ def test_a_sweep_is_followed_from_queued_to_its_films(
     assert [last[label].status for label in names.values()] == [JobStatus.SUCCEEDED] * 2 + [
         JobStatus.FAILED
     ] * 2
-    assert last["prompt 2, seed 1"].error is not None
-    assert last["prompt 2, seed 1"].error.message == "no step ended"
+    assert last["prompt 2: a wave, seed 1"].error is not None
+    assert last["prompt 2: a wave, seed 1"].error.message == "no step ended"
 
 
 def test_results_hold_manifest_record_and_the_place_of_the_film(
@@ -366,7 +377,7 @@ def test_a_sweep_and_a_run_are_found_again_by_their_ids(
         (again.run_id, 2),
         (handle.runs[1].run_id, 1),
     ]
-    assert [run.label for run in found.runs] == ["prompt 1, seed 1", "prompt 2, seed 1"]
+    assert [run.label for run in found.runs] == ["prompt 1: a fox, seed 1", "prompt 2: a wave, seed 1"]
     assert other.get(again.run_id).status is JobStatus.QUEUED
     assert other.get(again.run_id).generation == 2
 
@@ -443,3 +454,22 @@ def test_following_gives_up_on_a_redis_that_stays_away(
 
     with pytest.raises(QueueUnavailableError, match=r"127\.0\.0\.1:1"):
         list(client.follow(handle))
+
+
+def test_an_outage_is_told_once_and_the_next_one_again(
+    client: H3Client, make_job: MakeJob, end_run: EndRun, node: "FakeNode", caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = client.submit(make_job())
+    away, there = redis.Redis(host="127.0.0.1", port=1, retry=None), client.__dict__["_connection"]
+    steps = iter([away, away, away, there, away, away])
+
+    def next_step(_: float) -> None:
+        connection = next(steps, None)
+        if connection is None:
+            end_run(node.store, make_job())
+        else:
+            client.__dict__["_connection"] = connection
+
+    list(client.follow(handle, pause=next_step))
+
+    assert len([record for record in caplog.records if "waiting for it" in record.message]) == 2

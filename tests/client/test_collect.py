@@ -4,19 +4,22 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from benchmarks.records import RecordError, columns, flatten, parse_record
-from client.collect import collect, collect_files, csv_text, json_text
-from client.errors import CollectTargetError
+from client.client import H3Client
+from client.collect import Collected, collect_files, records_in
+from client.errors import CollectTargetError, UnknownRunError
 from queue_schemas.benchmark import BenchmarkRecord
 from queue_schemas.jobs import build_job
 from queue_schemas.results import Manifest
-from storage.errors import StorageUnavailableError
 from storage.layout import attempt_prefix, manifest_key
 from storage.local import LocalStore
+
+if TYPE_CHECKING:
+    from tests.client.conftest import FakeNode
 
 MakeJob = Callable[..., dict[str, Any]]
 EndRun = Callable[..., Manifest]
@@ -25,6 +28,17 @@ EndRun = Callable[..., Manifest]
 @pytest.fixture
 def store(storage: Path) -> LocalStore:
     return LocalStore(storage)
+
+
+def split(store: LocalStore, **asked: Any) -> tuple[list[Collected], list[str]]:
+    """Records and problems."""
+    found = list(records_in(store, **asked))
+    return [f for f in found if isinstance(f, Collected)], [f for f in found if isinstance(f, str)]
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
 
 
 def record(**fields: Any) -> BenchmarkRecord:
@@ -40,13 +54,13 @@ def test_every_manifests_record_is_collected_in_order_of_run_and_generation(
     end_run(store, make_job(), generation=2)
     end_run(store, make_job(seed=8))
 
-    found = collect(store)
+    found, problems = split(store)
 
-    assert found.problems == ()
+    assert problems == []
     expected = sorted([(build_job(make_job()).job_id, 1), (build_job(make_job()).job_id, 2)])
     expected = sorted([*expected, (build_job(make_job(seed=8)).job_id, 1)])
-    assert [(r.run_id, r.generation) for r in found.records] == expected
-    assert sorted(str(r.status) for r in found.records) == ["failed", "succeeded", "succeeded"]
+    assert [(f.record.run_id, f.record.generation) for f in found] == expected
+    assert sorted(str(f.record.status) for f in found) == ["failed", "succeeded", "succeeded"]
 
 
 def test_only_the_attempt_that_a_manifest_names_counts(
@@ -58,7 +72,7 @@ def test_only_the_attempt_that_a_manifest_names_counts(
     store.put_bytes(f"{attempt_prefix(manifest.run_id, 1, 2)}/benchmark.json", late)
     store.put_bytes("runs/unfinished/1/attempts/1/benchmark.json", late)
 
-    assert len(collect(store).records) == 1
+    assert len(split(store)[0]) == 1
 
 
 def test_what_is_damaged_is_reported_by_key_and_left_out(
@@ -82,12 +96,12 @@ def test_what_is_damaged_is_reported_by_key_and_left_out(
     bare = good.model_dump(mode="json") | {"run_id": "bare", "files": {}}
     store.put_bytes(manifest_key("bare", 1), json.dumps(bare).encode())
 
-    found = collect(store)
+    found, problems = split(store)
 
-    assert [r.run_id for r in found.records] == [good.run_id]
+    assert [f.record.run_id for f in found] == [good.run_id]
     for named in (broken, missing, foreign, huge, manifest_key("torn", 1), "../../etc/passwd", "bare"):
-        assert sum(named in problem for problem in found.problems) == 1
-    assert len(found.problems) == 7
+        assert sum(named in problem for problem in problems) == 1
+    assert len(problems) == 7
 
 
 def test_files_hold_one_row_and_one_entry_per_record(
@@ -99,8 +113,7 @@ def test_files_hold_one_row_and_one_entry_per_record(
 
     collect_files(store, csv_file=tmp_path / "out" / "r.csv", json_file=tmp_path / "r.json")
 
-    with (tmp_path / "out" / "r.csv").open(newline="", encoding="utf-8") as stream:
-        rows = {row["request.seed"]: row for row in csv.DictReader(stream)}
+    rows = {row["request.seed"]: row for row in table(tmp_path / "out" / "r.csv")}
     listed = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
     row = rows[str(2**53 + 1)]
     assert row["request.prompt"] == job["prompt"]
@@ -111,28 +124,60 @@ def test_files_hold_one_row_and_one_entry_per_record(
     assert [entry["run_id"] for entry in listed] == sorted(entry["run_id"] for entry in listed)
 
 
-def test_equal_stores_give_equal_bytes(store: LocalStore, make_job: MakeJob, end_run: EndRun) -> None:
+def test_equal_stores_give_equal_bytes(
+    store: LocalStore, make_job: MakeJob, end_run: EndRun, tmp_path: Path
+) -> None:
     for seed in range(5):
         end_run(store, make_job(seed=seed))
 
-    first, second = collect(store).records, collect(store).records
+    for name in ("one", "two"):
+        collect_files(store, csv_file=tmp_path / f"{name}.csv", json_file=tmp_path / f"{name}.json")
 
-    assert csv_text(first) == csv_text(second)
-    assert json_text(first) == json_text(second)
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
 
 
-def test_an_empty_store_gives_a_header_and_an_empty_list(store: LocalStore) -> None:
-    found = collect(store)
+def test_an_empty_store_gives_a_header_and_an_empty_list(store: LocalStore, tmp_path: Path) -> None:
+    found = collect_files(store, csv_file=tmp_path / "r.csv", json_file=tmp_path / "r.json")
 
-    assert csv_text(found.records).count("\n") == 1
-    assert json.loads(json_text(found.records)) == []
+    assert (found.num_records, found.problems) == (0, ())
+    assert (tmp_path / "r.csv").read_text().count("\n") == 1
+    assert json.loads((tmp_path / "r.json").read_text()) == []
+
+
+def test_run_sweep_label_prompt_and_film_are_plain_columns(
+    client: H3Client, node: "FakeNode", store: LocalStore, tmp_path: Path
+) -> None:
+    node.failing = {"a wave"}
+    first = client.sweep(["a fox", "a wave"], [1], fields={"checkpoint": "h3"})
+    client.submit({"prompt": "a stone", "seed": 1, "checkpoint": "h3"})
+    node.run_all()
+
+    collect_files(store, csv_file=tmp_path / "all.csv", json_file=None)
+    found = collect_files(
+        store, csv_file=tmp_path / "one.csv", json_file=tmp_path / "one.json", sweep_id=first.sweep_id
+    )
+
+    assert {row["prompt"] for row in table(tmp_path / "all.csv")} == {"a fox", "a wave", "a stone"}
+    fox, wave = table(tmp_path / "one.csv")
+    assert (fox["run_id"], fox["sweep"], fox["label"]) == (
+        first.runs[0].run_id,
+        first.sweep_id,
+        "prompt 1: a fox, seed 1",
+    )
+    assert fox["film"] == f"runs/{fox['run_id']}/1/attempts/1/video.mp4"
+    assert (wave["prompt"], wave["film"]) == ("a wave", "")
+    assert (found.num_records, len(json.loads((tmp_path / "one.json").read_text()))) == (2, 2)
+    with pytest.raises(UnknownRunError):
+        collect_files(store, csv_file=tmp_path / "r.csv", json_file=None, sweep_id="sweep-none")
+    assert not (tmp_path / "r.csv").exists()
 
 
 def test_a_target_that_is_no_file_is_refused_and_stays(store: LocalStore, tmp_path: Path) -> None:
     with pytest.raises(CollectTargetError, match="folder or a device"):
         collect_files(store, csv_file=tmp_path, json_file=None)
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageUnavailableError):
+    with pytest.raises(CollectTargetError, match="cannot write"):
         collect_files(store, csv_file=tmp_path / "file" / "r.csv", json_file=None)
 
 

@@ -74,13 +74,13 @@ def test_four_films_with_their_records_and_one_summary_are_left(demo: Any, folde
     assert [str(path) for path in names(folder, "summary.json")] == [said["summary"]]
     summary = json.loads(Path(said["summary"]).read_text())
     assert [run["label"] for run in summary["runs"]] == [
-        "prompt 1, seed 7",
-        "prompt 1, seed 2026",
-        "prompt 2, seed 7",
-        "prompt 2, seed 2026",
+        "prompt 1: A red fox trots through…, seed 7",
+        "prompt 1: A red fox trots through…, seed 2026",
+        "prompt 2: Waves break on a black…, seed 7",
+        "prompt 2: Waves break on a black…, seed 2026",
     ]
     assert [run["video"] for run in summary["runs"]] == said["videos"]
-    assert "prompt 2, seed 2026: succeeded" in shown
+    assert "prompt 2: Waves break on a black…, seed 2026: succeeded" in shown
     assert node_has_ended(folder)
 
 

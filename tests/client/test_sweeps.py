@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from client.errors import SweepInputError
-from client.sweeps import describe_sweep, draw_seeds, expand, parse_seeds, read_prompts
+from client.sweeps import describe_sweep, draw_seeds, expand, parse_seeds, read_prompts, sweep_bytes
 from queue_schemas.jobs import T2VAJob, build_job
+from queue_schemas.sweeps import SweepRun
 
 NOW = datetime(2026, 3, 1, 10, 15, 0, tzinfo=UTC)
 
@@ -22,6 +23,10 @@ def job(prompt: str, seed: int = 7) -> T2VAJob:
     built = build_job({"prompt": prompt, "seed": seed, "checkpoint": "h3"})
     assert isinstance(built, T2VAJob)
     return built
+
+
+def run(label: str, prompt: str) -> SweepRun:
+    return SweepRun(run_id=job(prompt).job_id, job=job(prompt).model_dump(mode="json"), label=label)
 
 
 def test_blank_lines_and_comments_are_skipped_and_lines_keep_their_number(tmp_path: Path) -> None:
@@ -93,10 +98,10 @@ def test_a_sweep_is_all_seeds_of_the_first_prompt_then_of_the_next() -> None:
     runs = expand([("line 2", "a"), ("line 5", "b")], seeds=[8, 7], fields={"steps": 4})
 
     assert [label for label, _ in runs] == [
-        "line 2, seed 8",
-        "line 2, seed 7",
-        "line 5, seed 8",
-        "line 5, seed 7",
+        "line 2: a, seed 8",
+        "line 2: a, seed 7",
+        "line 5: b, seed 8",
+        "line 5: b, seed 7",
     ]
     assert runs[3][1] == {"steps": 4, "prompt": "b", "seed": 7}
 
@@ -107,7 +112,7 @@ def test_a_sweep_larger_than_the_limit_is_refused_before_it_is_made() -> None:
 
 
 def test_a_sweep_names_each_job_once_and_has_a_readable_id_of_its_own() -> None:
-    runs = [("line 1", job("a")), ("line 2", job("b")), ("line 3", job("a"))]
+    runs = [run("line 1", "a"), run("line 2", "b"), run("line 3", "a")]
 
     first, second = describe_sweep(runs, now=NOW), describe_sweep(runs, now=NOW)
 
@@ -117,3 +122,16 @@ def test_a_sweep_names_each_job_once_and_has_a_readable_id_of_its_own() -> None:
     assert first.sweep_id.startswith("sweep-20260301-101500-")
     assert first.sweep_id != second.sweep_id
     assert first.created_at == "2026-03-01T10:15:00+00:00"
+
+
+def test_a_label_holds_the_beginning_of_its_prompt_on_one_line() -> None:
+    ((label, _),) = expand([("line 1", "a  red\nfox in the deep snow of a birch wood")], seeds=[7], fields={})
+
+    assert label == "line 1: a red fox in the deep s…, seed 7"
+
+
+def test_a_sweep_larger_than_a_reader_accepts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queue_schemas.limits.SWEEP_BYTES", 100)
+
+    with pytest.raises(SweepInputError, match="split it"):
+        sweep_bytes(describe_sweep([run("line 1", "a")], now=NOW))

@@ -1,0 +1,107 @@
+"""What the live nodes mean for a submission: which checkpoint, who can serve it, where films will lie.
+
+Functions over node cards; knows no connection.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from client.errors import CheckpointChoiceError
+from client.handle import RunHandle
+from queue_schemas.nodes import NodeCard
+from queue_schemas.runs import needs_of, satisfies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreView:
+    """The store as this client sees it."""
+
+    url: str
+    identity: str | None
+    """None where nothing was ever written, or the store could not tell."""
+
+
+def offers_of(card: NodeCard) -> list[str]:
+    """Return the needs that a node satisfies; cards of older nodes do not list them."""
+    if card.offers:
+        return card.offers
+    backends = [f"attention:{name}" for name in card.attention_backends]
+    return sorted([f"checkpoint:{card.checkpoint}", f"node:{card.node}", *backends])
+
+
+def only_checkpoint(nodes: Sequence[NodeCard]) -> str:
+    """Return the one checkpoint that is served. Raises CheckpointChoiceError."""
+    served = sorted({node.checkpoint for node in nodes})
+    if len(served) != 1:
+        raise CheckpointChoiceError(served)
+    return served[0]
+
+
+def is_served(needs: list[str], nodes: Iterable[NodeCard]) -> bool:
+    return any(satisfies(offers_of(node), needs) for node in nodes)
+
+
+def may_be_served(run: RunHandle, nodes: Sequence[NodeCard]) -> bool:
+    """Say whether a live node could be at a run; any could where the job is not known here."""
+    return bool(nodes) if run.job is None else is_served(needs_of(run.job, run.key), nodes)
+
+
+def waiting_notes(asked: Iterable[list[str]], *, nodes: Sequence[NodeCard]) -> list[str]:
+    """Return one sentence per set of needs that no live node satisfies: what is missing, what is served."""
+    missing = sorted({tuple(needs) for needs in asked if not is_served(needs, nodes)})
+    return [_waiting_note(list(needs), nodes=nodes) for needs in missing]
+
+
+def random_weight_notes(asked: Iterable[list[str]], *, nodes: Sequence[NodeCard]) -> list[str]:
+    """Return one sentence per serving resident set that only pretends to be a model."""
+    serving = [
+        node for needs in {tuple(n) for n in asked} for node in nodes if is_served(list(needs), [node])
+    ]
+    names = sorted({node.checkpoint for node in serving if node.weights == "random"})
+    return [f"{name} has random weights: the films show nothing" for name in names]
+
+
+def other_store(store: StoreView, nodes: Iterable[NodeCard]) -> str | None:
+    """Return what to do when a live node writes to another store than this client reads, else None.
+
+    Identities decide where both are known: one store may have several addresses.
+    """
+    for node in nodes:
+        if node.store_id is not None:
+            differs = node.store_id != store.identity
+        else:
+            differs = node.storage_url is not None and node.storage_url != store.url
+        if differs:
+            written = node.storage_url or "another store"
+            return f"this client looks in {store.url}, node {node.node} writes to {written}: set --storage"
+    return None
+
+
+def _waiting_note(needs: list[str], *, nodes: Sequence[NodeCard]) -> str:
+    wanted = " with ".join(f"{kind} {name!r}" for kind, name in sorted(map(_split, needs), key=_kind_order))
+    start = "h3-worker run" + "".join(
+        f" --checkpoint {name}" for kind, name in map(_split, needs) if kind == "checkpoint"
+    )
+    if not nodes:
+        return f"no live node serves {wanted}; the job waits until one does. Start a node: {start}"
+    served = sorted({_summary(node) for node in nodes})
+    return (
+        f"no live node serves {wanted}; the job waits until one does: {start}."
+        f" Served now: {'; '.join(served)}"
+    )
+
+
+_KINDS = ("checkpoint", "attention", "node")
+
+
+def _kind_order(need: tuple[str, str]) -> int:
+    return _KINDS.index(need[0]) if need[0] in _KINDS else len(_KINDS)
+
+
+def _split(need: str) -> tuple[str, str]:
+    kind, _, name = need.partition(":")
+    return kind, name
+
+
+def _summary(node: NodeCard) -> str:
+    return f"{node.checkpoint} (attention {', '.join(node.attention_backends) or 'auto only'})"

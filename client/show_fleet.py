@@ -1,0 +1,49 @@
+"""What a person sees of the fleet on a terminal: nodes, queues, findings."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from client.doctor import Finding
+from client.jobs import JobsOverview
+from queue_schemas.nodes import NodeCard
+
+
+def print_nodes(console: Console, cards: Sequence[NodeCard]) -> None:
+    """Print one row per node, and below where each writes."""
+    if not cards:
+        return
+    table = Table("node", "checkpoint", "weights", "device", "attention", box=None, header_style="bold")
+    for card in cards:
+        backends = " ".join(card.attention_backends)
+        table.add_row(*map(Text, (card.node, card.checkpoint, card.weights, card.device, backends)))
+    console.print(table)
+    for card in cards:
+        if card.storage_url:
+            console.print(f"{card.node} writes to {card.storage_url}", soft_wrap=True)
+
+
+def print_jobs(console: Console, overview: JobsOverview) -> None:
+    """Print one row per queue that holds something, then what lies outside of them."""
+    table = Table("priority", "waiting", "running", "oldest", "needs", box=None, header_style="bold")
+    for queue in overview.queues:
+        if queue.queued or queue.running:
+            oldest = "" if queue.oldest_seconds is None else f"{queue.oldest_seconds:.0f} s"
+            cells = (str(queue.queued), str(queue.running), oldest, " ".join(queue.needs))
+            table.add_row(queue.priority, *map(Text, cells))
+    if table.row_count:
+        console.print(table)
+    counts = overview.counts
+    total = f"{overview.queued} waiting, {overview.running} running"
+    console.print(f"{total}, {counts.due} due again later, {counts.dead} dead, {counts.parked} unreadable")
+
+
+def print_findings(console: Console, findings: Sequence[Finding]) -> None:
+    """Print one line per finding, and its remedy below it."""
+    for finding in findings:
+        mark = "ok   " if finding.is_fine else "FAULT"
+        console.print(f"{mark} {finding.subject}: {finding.said}", soft_wrap=True)
+        if finding.remedy:
+            console.print(f"      {finding.remedy}", soft_wrap=True)

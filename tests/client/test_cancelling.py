@@ -1,0 +1,82 @@
+"""Cancelling: durable, by the last who wants a run, and told by the manifest for good."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from broker.cancel import CancelOutcome, is_cancelled
+from client.client import H3Client
+from client.handle import Outcome
+from queue_schemas.errors import ErrorCode
+from queue_schemas.events import JobStatus
+from queue_schemas.results import Manifest
+
+if TYPE_CHECKING:
+    from tests.client.conftest import FakeNode
+
+MakeJob = Callable[..., dict[str, Any]]
+EndRun = Callable[..., Manifest]
+
+
+def test_what_waits_is_cancelled_at_once_and_stays_so(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    handle = client.sweep(["a fox", "a wave"], [1], fields={"checkpoint": "h3"})
+
+    outcomes = client.cancel(handle)
+    again = client.cancel(client.find(handle.sweep_id))
+
+    assert set(outcomes.values()) == {CancelOutcome.REMOVED}
+    assert set(again.values()) == {CancelOutcome.ENDED}
+    assert node.queued() == []
+    node.connection.flushall()
+    statuses = client.statuses(client.find(handle.sweep_id))
+    assert [status.status for status in statuses] == [JobStatus.CANCELLED] * 2
+    assert statuses[0].error is not None
+    assert statuses[0].error.code is ErrorCode.CANCELLED
+    assert [run.outcome for run in client.resume(handle.sweep_id).runs] == [Outcome.ENDED] * 2
+
+
+def test_a_cancelled_run_is_queued_again_as_its_next_generation(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    client.cancel(client.submit(make_job()))
+
+    again = client.submit(make_job())
+
+    assert (again.outcome, again.generation) == (Outcome.QUEUED, 2)
+
+
+def test_what_runs_is_told_to_stop(client: H3Client, node: "FakeNode", make_job: MakeJob) -> None:
+    run = client.submit(make_job())
+    node.begin()
+
+    assert client.cancel(run) == {run.run_id: CancelOutcome.SIGNALLED}
+    assert is_cancelled(node.connection, f"{run.run_id}-1", fleet="h3")
+    assert client.get(run.run_id).status is JobStatus.RUNNING
+
+
+def test_a_run_that_two_sweeps_want_goes_when_the_last_lets_go(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    first, second = client.submit(make_job()), client.submit(make_job())
+
+    assert client.cancel(first) == {first.run_id: CancelOutcome.KEPT_FOR_OTHERS}
+    assert len(node.queued()) == 1
+    assert client.cancel(second) == {first.run_id: CancelOutcome.REMOVED}
+
+    third, fourth = client.submit(make_job()), client.submit(make_job())
+    assert third.run_id == fourth.run_id
+    assert client.cancel(third, force=True) == {first.run_id: CancelOutcome.REMOVED}
+
+
+def test_a_run_that_ended_or_that_redis_forgot(
+    client: H3Client, node: "FakeNode", make_job: MakeJob, end_run: EndRun
+) -> None:
+    done, lost = client.submit(make_job(seed=1)), client.submit(make_job(seed=2))
+    node.end(node.begin() or {})
+    node.connection.flushall()
+
+    assert client.cancel(done) == {done.run_id: CancelOutcome.ENDED}
+    assert client.get(done.run_id).status is JobStatus.SUCCEEDED
+    assert client.cancel(lost) == {lost.run_id: CancelOutcome.REMOVED}
+    assert client.get(lost.run_id).status is JobStatus.CANCELLED

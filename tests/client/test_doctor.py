@@ -1,0 +1,88 @@
+"""`h3 doctor`: every fault is found, with its remedy, and one does not hide the next."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from client.client import H3Client
+from client.doctor import Finding, examine
+from client.settings import ClientSettings
+from storage.identity import store_identity
+from storage.local import LocalStore
+
+if TYPE_CHECKING:
+    from tests.client.conftest import FakeNode
+
+
+@pytest.fixture
+def look(redis_url: str, storage: Path) -> Callable[..., dict[str, Finding]]:
+    """Examine; return the faults by subject."""
+
+    def run(**settings: Any) -> dict[str, Finding]:
+        chosen = {"redis_url": redis_url, "storage_url": str(storage), **settings}
+        return {f.subject: f for f in examine(ClientSettings(**chosen)) if not f.is_fine}
+
+    return run
+
+
+def test_a_healthy_fleet_has_no_fault_but_what_this_server_lacks(
+    look: Callable[..., dict[str, Finding]], node: "FakeNode", storage: Path
+) -> None:
+    node.announce("h3-tiny", store_id=store_identity(LocalStore(storage)))
+    before = sorted(storage.rglob("*"))
+
+    faults = look()
+
+    assert set(faults) == {"redis durability"}  # the tests' server keeps nothing
+    assert faults["redis durability"].remedy is not None
+    assert "appendonly yes" in faults["redis durability"].remedy
+    assert sorted(storage.rglob("*")) == before
+
+
+def test_redis_settings_that_lose_jobs_are_faults(
+    look: Callable[..., dict[str, Finding]], node: "FakeNode", storage: Path
+) -> None:
+    node.connection.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        faults = look()
+    finally:
+        node.connection.config_set("maxmemory-policy", "noeviction")
+
+    assert faults["redis eviction"].said == "maxmemory-policy allkeys-lru"
+    assert "noeviction" in (faults["redis eviction"].remedy or "")
+
+
+def test_what_is_unreachable_does_not_hide_the_rest(
+    look: Callable[..., dict[str, Finding]], storage: Path
+) -> None:
+    faults = look(redis_url="redis://127.0.0.1:1/0")
+
+    assert set(faults) == {"redis", "storage", "nodes"}
+    assert "127.0.0.1:1" in faults["redis"].said
+    assert "there is no folder" in faults["storage"].said
+    assert not storage.exists()
+    assert look(storage_url="ftp://x")["storage"].said.startswith("no storage speaks")
+
+
+def test_a_store_that_cannot_be_written_is_a_fault(
+    look: Callable[..., dict[str, Finding]], storage: Path, tmp_path: Path
+) -> None:
+    storage.mkdir()
+    (storage / "probe.txt").mkdir()
+
+    assert "cannot write" in look()["storage"].said
+
+
+def test_a_node_that_stores_elsewhere_and_runs_that_nobody_serves_are_faults(
+    look: Callable[..., dict[str, Finding]], client: H3Client, node: "FakeNode", storage: Path
+) -> None:
+    store_identity(LocalStore(storage))
+    node.announce("h3-tiny", store_id="0" * 32, storage_url="file:///films")
+    client.sweep(["a fox", "a wave"], [1], fields={"checkpoint": "h3"})
+
+    faults = look()
+
+    assert "writes to file:///films: set --storage" in faults["nodes"].said
+    assert "2 runs wait for checkpoint:h3" in faults["queues"].said
