@@ -22,6 +22,7 @@ from queue_schemas.events import JobError, JobStatus, ProgressEvent, Stage
 from queue_schemas.jobs import build_job
 from queue_schemas.nodes import NodeCard
 from queue_schemas.results import Manifest
+from storage.base import ArtifactStore
 from storage.layout import attempt_prefix, manifest_key
 from storage.local import LocalStore
 
@@ -29,9 +30,9 @@ from storage.local import LocalStore
 class FakeNode:
     """Ends queued runs on request, as a worker would: record, then manifest, then the queue's own status."""
 
-    def __init__(self, redis_url: str, storage: Path) -> None:
+    def __init__(self, redis_url: str, storage: ArtifactStore | Path) -> None:
         self.connection = redis.Redis.from_url(redis_url)
-        self.store = LocalStore(storage)
+        self.store: Any = LocalStore(storage) if isinstance(storage, Path) else storage
         self.failing: set[str] = set()
         """Prompts whose runs fail."""
 
@@ -92,7 +93,7 @@ class FakeNode:
 
 
 def _end_run(
-    store: LocalStore,
+    store: ArtifactStore,
     job: dict[str, Any],
     *,
     run_id: str | None = None,
@@ -166,6 +167,20 @@ def node(redis_url: str, storage: Path) -> Iterator[FakeNode]:
     fake = FakeNode(redis_url, storage)
     with fake.connection:
         yield fake
+
+
+@pytest.fixture
+def node_in(redis_url: str) -> Iterator[Callable[[ArtifactStore], FakeNode]]:
+    """Make a node that writes to a store of the test's choice."""
+    made: list[FakeNode] = []
+
+    def make(store: ArtifactStore) -> FakeNode:
+        made.append(FakeNode(redis_url, store))
+        return made[-1]
+
+    yield make
+    for fake in made:
+        fake.connection.close()
 
 
 @pytest.fixture
