@@ -1,16 +1,17 @@
 """What a janitor does in Redis: lead, find leases that ran out, take them over, list again what is due."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 import redis
-from rq.utils import as_text
 
 from broker import keys
 from broker.lease import Lease
 from broker.overview import registered_queues
 
 _BATCH: Final = 100
+_MEMBER = re.compile(rb"[A-Za-z0-9_-]{1,200}:[A-Za-z0-9_-]{1,100}")
 
 _LEAD: Final = """
 -- KEYS: lock; ARGV: token, milliseconds
@@ -91,18 +92,21 @@ def list_due(connection: redis.Redis, *, fleet: str) -> int:
 
 
 def expired_leases(connection: redis.Redis, *, fleet: str) -> list[Expired]:
-    """Return leases that ran out, at most a hundred of each queue."""
+    """Return leases that ran out, at most a hundred of each queue; what is no lease is swept away."""
     queues = registered_queues(connection, fleet=fleet)
     seconds, _ = connection.time()
     with connection.pipeline(transaction=False) as pipeline:
         for queue in queues:
             pipeline.zrangebyscore(keys.leases_key(queue.name), "-inf", seconds, start=0, num=_BATCH)
         answers = pipeline.execute()
-    return [
-        Expired(queue.name, as_text(member))
-        for queue, members in zip(queues, answers, strict=True)
-        for member in members
-    ]
+    found = []
+    for queue, members in zip(queues, answers, strict=True):
+        for raw in members:
+            if _MEMBER.fullmatch(raw):
+                found.append(Expired(queue.name, raw.decode()))
+            else:  # no lease of ours, and nothing that an entry could be found by
+                connection.zrem(keys.leases_key(queue.name), raw)
+    return found
 
 
 def seize(

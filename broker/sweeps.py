@@ -1,7 +1,6 @@
 """Sweeps whose summary is not written yet: which to look at now, which later, which never again."""
 
 import redis
-from rq.utils import as_text
 
 from broker import keys
 
@@ -10,7 +9,7 @@ def sweeps_to_look_at(connection: redis.Redis, *, fleet: str, most: int) -> list
     """Return ids of sweeps whose time to be looked at has come, the longest waiting first."""
     seconds, _ = connection.time()
     found = connection.zrangebyscore(keys.sweeps_key(fleet), "-inf", seconds, start=0, num=most)
-    return [as_text(sweep) for sweep in found if isinstance(sweep, bytes)]
+    return [sweep.decode("utf-8", "surrogateescape") for sweep in found if isinstance(sweep, bytes)]
 
 
 def look_again(connection: redis.Redis, sweep_id: str, *, fleet: str, seconds: float) -> None:
@@ -20,4 +19,4 @@ def look_again(connection: redis.Redis, sweep_id: str, *, fleet: str, seconds: f
 
 
 def forget_sweep(connection: redis.Redis, sweep_id: str, *, fleet: str) -> None:
-    connection.zrem(keys.sweeps_key(fleet), sweep_id)
+    connection.zrem(keys.sweeps_key(fleet), sweep_id.encode("utf-8", "surrogateescape"))

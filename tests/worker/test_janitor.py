@@ -1,0 +1,218 @@
+"""The janitor in this process, its clock in hand: leading, waiting two beats, recovering, summarising."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+
+from broker import keys
+from broker.claim import Claimant, claim
+from broker.lease import Lease, renew
+from broker.states import read_states
+from broker.submit import QueuedRun, submit_runs
+from queue_schemas.errors import ErrorCode
+from queue_schemas.events import JobError, JobStatus
+from queue_schemas.runs import Submission
+from queue_schemas.summaries import SweepSummary
+from queue_schemas.sweeps import Sweep, SweepRun
+from storage.layout import manifest_key, summary_key, sweep_key
+from storage.local import LocalStore
+from worker.attempt import create_manifest, read_manifest
+from worker.janitor import Janitor
+from worker.leasing import LeaseTimes
+
+TIMES = LeaseTimes(beat_seconds=10, tick_seconds=10, backoff_seconds=0)
+LOST = JobError(code=ErrorCode.STALLED, message="no step ended", retryable=True)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+def make_janitor(connection: redis.Redis, store: LocalStore, clock: Clock, **times: float) -> Janitor:
+    return Janitor(connection, store, fleet="h3", times=replace(TIMES, **times), clock=clock)
+
+
+@pytest.fixture
+def janitor(redis_connection: redis.Redis, store: LocalStore, clock: Clock) -> Janitor:
+    return make_janitor(redis_connection, store, clock)
+
+
+def expire(connection: redis.Redis, run_id: str = "ab") -> Lease:
+    """Queue a run, claim it, and let the lease run out."""
+    submit_runs(connection, [QueuedRun(run_id=run_id, generation=1, job={})])
+    lease = claim(connection, Claimant(fleet="h3", offers=(), worker="test", lease_seconds=60))
+    assert isinstance(lease, Lease)
+    connection.zadd(keys.leases_key(lease.queue), {lease.member: 1})
+    return lease
+
+
+def status(connection: redis.Redis, run_id: str = "ab") -> JobStatus | None:
+    return read_states(connection, [f"{run_id}-1"])[0].status
+
+
+def test_a_new_leader_waits_two_beats_so_that_a_holder_comes_first(
+    janitor: Janitor, clock: Clock, redis_connection: redis.Redis
+) -> None:
+    lease = expire(redis_connection)
+
+    janitor.step()
+    clock.now += 19.9
+    janitor.step()
+    assert renew(redis_connection, lease, seconds=0.001)
+
+    redis_connection.zadd(keys.leases_key(lease.queue), {lease.member: 1})
+    clock.now += 10.2
+    janitor.step()
+    assert not renew(redis_connection, lease, seconds=60)
+    assert status(redis_connection) is JobStatus.QUEUED
+
+
+def test_a_janitor_that_does_not_lead_recovers_nothing_until_the_other_ends(
+    janitor: Janitor, clock: Clock, redis_connection: redis.Redis, store: LocalStore
+) -> None:
+    janitor.step()
+    lease = expire(redis_connection)
+    second = make_janitor(redis_connection, store, clock, beat_seconds=0, tick_seconds=0.001)
+
+    second.step()
+    assert renew(redis_connection, lease, seconds=0.001)
+
+    janitor.close()
+    redis_connection.zadd(keys.leases_key(lease.queue), {lease.member: 1})
+    second.step()
+    assert not renew(redis_connection, lease, seconds=60)
+
+
+def test_one_entry_that_cannot_be_recovered_does_not_stop_the_others(
+    redis_connection: redis.Redis, store: LocalStore, clock: Clock
+) -> None:
+    damaged, healthy = expire(redis_connection, "damaged"), expire(redis_connection, "healthy")
+    store.put_bytes(manifest_key("damaged", 1), b"{")
+    registered = keys.leases_key(healthy.queue)
+    redis_connection.zadd(registered, {"malformed": 1, b"\xff:\xfe": 1})
+    redis_connection.hset(keys.entry_key("odd"), mapping={"status": "started", "lease": "odd:x"})
+    redis_connection.zadd(registered, {"odd:x": 1})
+
+    make_janitor(redis_connection, store, clock, beat_seconds=0).step()
+
+    assert status(redis_connection, "healthy") is JobStatus.QUEUED
+    assert status(redis_connection, "damaged") is JobStatus.RUNNING  # looked at again when its lease is over
+    assert not renew(redis_connection, damaged, seconds=60)
+    assert redis_connection.hkeys(keys.poison_key("h3")) == [b"odd"]
+
+
+def test_the_last_attempt_ends_with_a_manifest_and_a_dead_letter(
+    redis_connection: redis.Redis, store: LocalStore, clock: Clock
+) -> None:
+    lease = expire(redis_connection)
+    redis_connection.hset(keys.entry_key("ab-1"), "attempts_used", 3)
+
+    make_janitor(redis_connection, store, clock, beat_seconds=0).step()
+
+    manifest = read_manifest(store, "ab", 1)
+    assert manifest is not None
+    assert (manifest.status, manifest.attempt) == (JobStatus.FAILED, lease.number)
+    assert status(redis_connection) is JobStatus.FAILED
+    assert redis_connection.llen(keys.dead_key("h3")) == 1
+
+
+def test_a_store_that_is_away_leaves_the_entry_for_the_next_time(
+    redis_connection: redis.Redis, tmp_path: Path, clock: Clock
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    lost = LocalStore(tmp_path / "file" / "store")
+    lease = expire(redis_connection)
+    redis_connection.hset(keys.entry_key("ab-1"), "attempts_used", 3)
+
+    make_janitor(redis_connection, lost, clock, beat_seconds=0).step()
+
+    assert status(redis_connection) is JobStatus.RUNNING
+    (member,) = redis_connection.zrange(keys.leases_key(lease.queue), 0, -1)
+    assert member.startswith(b"ab-1:janitor-")
+
+
+def sweep_of(connection: redis.Redis, store: LocalStore, *run_ids: str) -> None:
+    """Write a sweep and queue its runs, as a client does."""
+    runs = [SweepRun(run_id=run_id, job={}) for run_id in run_ids]
+    sweep = Sweep(sweep_id="s1", created_at="2026-01-01T00:00:00Z", runs=runs)
+    store.put_bytes(sweep_key("s1"), sweep.model_dump_json().encode())
+    submission = Submission(sweep_id="s1")
+    submit_runs(
+        connection,
+        [QueuedRun(run_id=run_id, generation=1, job={}, submission=submission) for run_id in run_ids],
+    )
+
+
+def read_summary(store: LocalStore) -> SweepSummary | None:
+    data = store.read_bytes(summary_key("s1"), limit_bytes=100_000)
+    return None if data is None else SweepSummary.model_validate_json(data)
+
+
+def test_a_sweep_gets_its_summary_when_its_last_run_has_ended(
+    janitor: Janitor, clock: Clock, redis_connection: redis.Redis, store: LocalStore
+) -> None:
+    def end(run_id: str, *, generation: int = 1, error: JobError | None = None) -> None:
+        create_manifest(store, run_id=run_id, generation=generation, number=1, error=error, files={})
+
+    def look() -> None:
+        redis_connection.zadd(keys.sweeps_key("h3"), {"s1": 1}, xx=True)
+        clock.now += 10
+        janitor.step()
+
+    sweep_of(redis_connection, store, "one", "two", "three")
+    end("one")
+    end("two", error=LOST)
+    look()
+    assert read_summary(store) is None
+
+    end("three", error=LOST)
+    end("three", generation=2)
+    look()
+
+    summary = read_summary(store)
+    assert summary is not None
+    assert (summary.succeeded, summary.failed, summary.cancelled) == (2, 1, 0)
+    assert [(run.run_id, run.generation, run.error) for run in summary.runs] == [
+        ("one", 1, None),
+        ("two", 1, ErrorCode.STALLED),
+        ("three", 2, None),
+    ]
+    assert redis_connection.zcard(keys.sweeps_key("h3")) == 0
+
+
+@pytest.mark.parametrize("content", [None, b"{"])
+def test_a_sweep_that_storage_does_not_know_is_forgotten(
+    janitor: Janitor, redis_connection: redis.Redis, store: LocalStore, content: bytes | None
+) -> None:
+    redis_connection.zadd(keys.sweeps_key("h3"), {"s1": 1})
+    if content is not None:
+        store.put_bytes(sweep_key("s1"), content)
+
+    janitor.step()
+
+    assert redis_connection.zcard(keys.sweeps_key("h3")) == 0
+    assert read_summary(store) is None
+
+
+def test_a_redis_that_is_away_is_waited_for(store: LocalStore, clock: Clock, free_port: int) -> None:
+    nowhere = redis.Redis(port=free_port, retry=None)
+
+    janitor = make_janitor(nowhere, store, clock)
+    janitor.step()
+    janitor.close()
