@@ -24,11 +24,15 @@ app = typer.Typer(
 )
 
 RedisUrl = Annotated[str | None, typer.Option("--redis", help="Redis address [H3_REDIS_URL]")]
-StorageUrl = Annotated[str | None, typer.Option("--storage", help="Folder or file:// URL [H3_STORAGE_URL]")]
+StorageUrl = Annotated[
+    str | None, typer.Option("--storage", help="Folder, file:// or s3:// address [H3_STORAGE_URL]")
+]
 EngineUrl = Annotated[str | None, typer.Option(help="Use this running engine [H3_ENGINE_URL]")]
 Fleet = Annotated[str | None, typer.Option(help="Name of the fleet [H3_FLEET]")]
 ModelsDir = Annotated[Path | None, typer.Option(help="ComfyUI models folder [H3_MODELS_DIR]")]
-Checkpoint = Annotated[str | None, typer.Option(help="Transformer, by name or file [H3_CHECKPOINT]")]
+Checkpoint = Annotated[
+    str | None, typer.Option(help="Transformer or resident set, by name or file [H3_CHECKPOINT]")
+]
 TokenizerDir = Annotated[Path | None, typer.Option(help="Folder with tokenizer.json [H3_TOKENIZER_DIR]")]
 TextEncoder = Annotated[str | None, typer.Option(help="Text encoder, by name or file")]
 VideoVae = Annotated[str | None, typer.Option(help="Video VAE, by name or file")]

@@ -100,8 +100,13 @@ class Membership:
             self._announce(card, replacing=other.instance)
 
     def renew(self, ready: EngineReady | None, *, state: EngineState) -> None:
-        """Renew the card with what the engine says; a queue that is away is patiently told about."""
+        """Renew the card with what the engine says; a queue that is away is patiently told about.
+
+        Raises NodeStartError when the engine, started anew, is not the one that joined.
+        """
         assert self.card is not None, "join sets it"
+        if ready is not None:
+            _check_unchanged(self.card, ready)
         card = self.card if ready is None else self._card(ready)
         card = card.model_copy(update={"engine": state, "renewed_at": utc_now()})
         try:
@@ -166,6 +171,23 @@ class Membership:
             pullers=self.pullers,
             files=checkpoint.files,
             version=package_versions().get("h3-blackwell-runtime", ""),
+        )
+
+
+def _check_unchanged(card: NodeCard, ready: EngineReady) -> None:
+    """Refuse an engine that came back as another: jobs were claimed, and records named, for the first."""
+    if ready.environment.node != card.node:
+        raise NodeStartError(
+            f"the engine calls itself node {ready.environment.node!r} now, not {card.node!r};"
+            " start this node anew"
+        )
+    files = ready.checkpoint.files
+    if ready.checkpoint.name != card.checkpoint or [f.identity for f in files] != [
+        file.identity for file in card.files
+    ]:
+        raise NodeStartError(
+            f"the engine serves other files than those of {card.checkpoint!r} with which this node joined its"
+            " fleet; start this node anew"
         )
 
 

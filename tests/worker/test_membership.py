@@ -61,6 +61,23 @@ def test_a_card_tells_what_the_engine_did_when_it_was_asked_last(
     assert starting.offers == ["attention:sdpa", "checkpoint:h3-fake", "node:test-node"]
 
 
+def test_an_engine_that_comes_back_as_another_ends_its_node(member: MakeMembership, engine: Engine) -> None:
+    node = member()
+    ready = engine.ready()
+    node.join(ready, stopped=never)
+    other_files = [file.model_copy(update={"sample_sha256": "11" * 32}) for file in ready.checkpoint.files]
+    other_set = ready.checkpoint.model_copy(update={"files": other_files})
+    other_name = ready.environment.model_copy(update={"node": "other"})
+
+    for changed, says in (
+        ({"checkpoint": other_set}, "other files"),
+        ({"environment": other_name}, "'other'"),
+    ):
+        with pytest.raises(NodeStartError, match=says):
+            node.renew(ready.model_copy(update=changed), state=EngineState.READY)
+    node.renew(ready, state=EngineState.READY)
+
+
 def test_a_name_that_a_living_node_has_is_refused(member: MakeMembership, engine: Engine) -> None:
     first, second = member(), member()
     first.join(engine.ready(), stopped=never)

@@ -71,6 +71,7 @@ def test_an_unknown_name_is_a_warning_with_the_nearest_one_and_an_error_when_str
         ("H3_STORAGE_URL", "ftp://example.test/films"),
         ("H3_ENGINE_URL", "127.0.0.1:8033"),
         ("H3_FLEET", "a:b"),
+        ("H3_NODE", "a b"),
         ("H3_API_TOKEN", "naïve"),
     ],
 )
@@ -121,6 +122,9 @@ def test_every_help_ends_with_an_example_that_can_be_pasted(command: str) -> Non
         (["serve", "--host", "0.0.0.0"], "H3_API_TOKEN"),
         (["run", "--storage", "ftp://x/y"], "no storage speaks 'ftp'"),
         (["run", "--no-such-option"], "No such option"),
+        (["run", "--embedded", "--redis", "redis://127.0.0.1"], "leave out either"),
+        (["run", "--redis-port", "7000"], "give --embedded"),
+        (["run", "--node", "spark 1"], "no node name"),
     ],
 )
 def test_a_bad_option_is_one_sentence_and_exit_code_2(arguments: list[str], says: str) -> None:
@@ -129,6 +133,13 @@ def test_a_bad_option_is_one_sentence_and_exit_code_2(arguments: list[str], says
     assert (ended.returncode, ended.stdout) == (2, "")
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_queue_in_the_environment_rules_an_embedded_one_out() -> None:
+    ended = run_cli("run", "--embedded", H3_REDIS_URL="redis://127.0.0.1:6379/0")
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "--embedded starts a queue of its own, but --redis or H3_REDIS_URL names one" in ended.stderr
 
 
 def test_a_node_without_redis_says_so_and_ends_with_3(free_port: int) -> None:
