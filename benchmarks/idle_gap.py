@@ -19,17 +19,14 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.timed_engine import CHECKPOINT
+from benchmarks.timed_node import TimedNode, timed_node
 from broker.connection import connect
 from broker.states import read_states
 from broker.submit import QueuedRun, submit_runs
 from queue_schemas.events import JobStatus
 from queue_schemas.jobs import build_job
 from queue_schemas.runs import RunKey, needs_of, run_id_of
-from worker.children import Child, end_all
-from worker.embedded_redis import free_port, start_redis
-from worker.engine_client import EngineAddress, EngineClient
 from worker.errors import WorkerError
-from worker.settings import Settings, child_environment
 
 STEPS: Final = 10
 LIMIT_MS: Final = 50.0
@@ -62,19 +59,12 @@ def measure_idle_gap(
     """Run `jobs` jobs through a node of its own, all queued at once. Raises GapBenchmarkError."""
     with tempfile.TemporaryDirectory(prefix="h3-gap-") as name:
         folder = Path(name)
-        children: list[Child] = []
-        try:
-            turns, waits = _run(
-                folder,
-                children,
-                jobs=jobs,
-                pullers=pullers,
-                prepare_seconds=prepare_seconds,
-                job_seconds=job_seconds,
-            )
-        finally:
-            end_all(children[1:], seconds=5.0)
-            end_all(children[:1], seconds=5.0)  # Redis last: the others still speak to it
+        seconds = jobs * (job_seconds + prepare_seconds) + _SLACK_SECONDS
+        with timed_node(
+            folder, pullers=pullers, prepare_seconds=prepare_seconds, step_seconds=job_seconds / STEPS
+        ) as node:
+            _wait(_submit(node.redis_url, jobs), node.redis_url, seconds=seconds)
+        turns, waits = _turns(node)
     gaps = [1000.0 * (after - before) for (_, before), (after, _) in pairwise(turns)]
     return IdleGap(
         jobs=jobs,
@@ -88,47 +78,10 @@ def measure_idle_gap(
     )
 
 
-def _run(
-    folder: Path,
-    children: list[Child],
-    *,
-    jobs: int,
-    pullers: int,
-    prepare_seconds: float,
-    job_seconds: float,
-) -> tuple[list[tuple[float, float]], list[float]]:
-    """Return when each job began and ended on the GPU, and how long each waited for its turn there.
-
-    What is started is added to `children`.
-    """
-    port, log = free_port(), folder / "turns.jsonl"
-    settings = Settings(
-        port=port,
-        engine_url=f"http://127.0.0.1:{port}",
-        storage_url=str(folder / "store"),
-        output_dir=folder / "engine",
-    )
-    queue, redis_url = start_redis(folder, port=0, environment=child_environment(settings))
-    children.append(queue)
-    environment = child_environment(settings) | {"H3_REDIS_URL": redis_url}
-    program = [sys.executable, "-m", "benchmarks.timed_engine"]
-    engine = Child(
-        "engine", [*program, "engine", str(job_seconds / STEPS), str(log)], environment=environment
-    )
-    puller = [*program, "puller", str(prepare_seconds)]
-    children += [
-        engine,
-        *(Child(f"puller {number + 1}", puller, environment=environment) for number in range(pullers)),
-    ]
-    for child in children[1:]:
-        child.start()
-    with EngineClient(EngineAddress(f"http://127.0.0.1:{port}")) as client:
-        client.wait_ready(seconds=30.0)
-    _wait(
-        _submit(redis_url, jobs), redis_url, seconds=jobs * (job_seconds + prepare_seconds) + _SLACK_SECONDS
-    )
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    records = [json.loads(path.read_text()) for path in (folder / "store").rglob("benchmark.json")]
+def _turns(node: TimedNode) -> tuple[list[tuple[float, float]], list[float]]:
+    """Return when each job began and ended on the GPU, and how long each waited for its turn there."""
+    lines = [json.loads(line) for line in node.turns.read_text().splitlines()]
+    records = [json.loads(path.read_text()) for path in node.store.rglob("benchmark.json")]
     waits = [record["seconds"]["engine_wait"] for record in records]
     return sorted((line["began"], line["ended"]) for line in lines), waits
 
