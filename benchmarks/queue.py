@@ -18,15 +18,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import redis
+
 from benchmarks.idle_gap import measure_idle_gap
 from benchmarks.timed_engine import CHECKPOINT
 from benchmarks.timed_node import TimedNode, timed_node
+from broker.connection import connect
+from broker.states import read_states
+from broker.submit import QueuedRun, submit_runs
 from client.client import H3Client
 from client.collect import collect_files
 from queue_schemas.benchmark import BenchmarkRecord, OutputFile, Seconds
 from queue_schemas.events import JobStatus
 from queue_schemas.jobs import build_job
 from queue_schemas.results import Manifest
+from queue_schemas.runs import RunKey, needs_of
 from storage.layout import attempt_prefix, manifest_key
 from storage.uri import open_store
 from worker.children import end_all
@@ -63,7 +69,7 @@ def measure_queue(*, idle_jobs: int) -> dict[str, float]:
 
 def _submissions(folder: Path) -> dict[str, float]:
     """Submit, submit again and look up, through the client, with a store that holds nothing."""
-    redis, url = start_redis(folder, port=0, environment=os.environ)
+    server, url = start_redis(folder, port=0, environment=os.environ)
     try:
         client = H3Client(redis_url=url, storage_url=str(folder / "store"), checkpoint=CHECKPOINT)
         found, seeds = {}, range(RUNS // PROMPTS)
@@ -77,7 +83,7 @@ def _submissions(folder: Path) -> dict[str, float]:
         found["states_10k_s"] = _seconds(lambda: client.statuses(handle))
         return found
     finally:
-        end_all([redis], seconds=5.0)
+        end_all([server], seconds=5.0)
 
 
 def _collection(folder: Path) -> dict[str, float]:
@@ -127,31 +133,36 @@ def _collection(folder: Path) -> dict[str, float]:
 
 
 def _overhead(folder: Path) -> dict[str, float]:
-    """One job at a time through a node whose engine takes no time: from submitting to its GPU thread."""
+    """One job at a time through a node whose engine takes no time: from being queued to its GPU thread."""
     folder.mkdir()
     with timed_node(folder, pullers=2, prepare_seconds=0.0, step_seconds=0.0) as node:
-        client = H3Client(redis_url=node.redis_url, storage_url=str(node.store), checkpoint=CHECKPOINT)
-        _run_one(client, seed=0)  # warm: connections, imports
+        connection = connect(node.redis_url)
+        _run_one(connection, node, seed=0)  # warm: connections, imports
         with _cpu_seconds(node) as cpu:
-            delays = [_run_one(client, seed=seed, node=node) for seed in range(1, OVERHEAD_JOBS + 1)]
+            delays = [_run_one(connection, node, seed=seed) for seed in range(1, OVERHEAD_JOBS + 1)]
     return {
         "overhead_ms_median": round(statistics.median(delays) * 1000, 2),
         "cpu_ms_per_job": round(cpu["seconds"] * 1000 / OVERHEAD_JOBS, 1),
     }
 
 
-def _run_one(client: H3Client, *, seed: int, node: TimedNode | None = None) -> float:
-    """Submit, wait for the end, and return the seconds until the engine began."""
-    submitted = time.monotonic()
-    run = client.submit({"prompt": "overhead", "seed": seed, **SMALL})
-    deadline = submitted + _WAIT_SECONDS
-    while (status := client.get(run.run_id)).status is not JobStatus.SUCCEEDED:
-        assert not status.status.terminal, status.error
-        assert time.monotonic() < deadline, "the job did not end"
-        time.sleep(0.02)
-    if node is None:
-        return 0.0
-    return float(json.loads(node.turns.read_text().splitlines()[-1])["began"]) - submitted
+def _run_one(connection: redis.Redis, node: TimedNode, *, seed: int) -> float:
+    """Queue one job, wait for its end, and return the seconds until the engine began."""
+    job = build_job({"prompt": "overhead", "seed": seed, **SMALL}, checkpoint=CHECKPOINT)
+    run = QueuedRun(
+        run_id=job.job_id,
+        generation=1,
+        job=job.model_dump(mode="json"),
+        needs=needs_of(job, RunKey()),
+    )
+    queued = time.monotonic()
+    (outcome,) = submit_runs(connection, [run])
+    while (state := read_states(connection, [outcome.entry_id])[0].status) is not JobStatus.SUCCEEDED:
+        assert state is None or not state.terminal, state
+        assert time.monotonic() < queued + _WAIT_SECONDS, "the job did not end"
+        time.sleep(0.05)
+    turns = map(json.loads, node.turns.read_text().splitlines())
+    return next(float(turn["began"]) for turn in turns if turn["job_id"] == job.job_id) - queued
 
 
 @contextmanager
