@@ -48,7 +48,7 @@ for a = 9, #ARGV do
       redis.call('SET', fleet .. ':cancel:' .. entry, '1', 'EX', ARGV[4])
       outcome = 'signalled'
     else
-      if origin then redis.call('LREM', ARGV[6] .. origin, 0, entry) end
+      if origin then redis.call('LREM', ARGV[6] .. origin, 1, entry) end
       redis.call('ZREM', KEYS[1], entry)
       redis.call('HSET', key, 'status', 'canceled')
       redis.call('EXPIRE', key, ARGV[5])

@@ -64,13 +64,11 @@ def prepare(
     attempt: Attempt,
     *,
     engine: EngineClient,
-    store: ArtifactStore,
     on_event: Callable[[ProgressEvent], None],
     engine_seconds: float,
 ) -> None:
-    """Read the job, store it as the attempt's request, and see that the engine is there, within a bound."""
+    """Read the job and see that the engine is there. Nothing is stored yet: the GPU waits."""
     attempt.job = read_job(attempt.fields)
-    _put_json(attempt, store, role="request", name="request.json", value=attempt.job.model_dump(mode="json"))
     on_event(ProgressEvent(stage=Stage.WAITING))
     attempt.ready = engine.wait_ready(seconds=engine_seconds)
 
@@ -123,7 +121,10 @@ def status_after(error: JobError | None) -> JobStatus:
 
 
 def write_record(attempt: Attempt, *, store: ArtifactStore, error: JobError | None) -> None:
-    """Store the attempt's benchmark record."""
+    """Store the attempt's request and its benchmark record."""
+    if attempt.job is not None:
+        fields = attempt.job.model_dump(mode="json")
+        _put_json(attempt, store, role="request", name="request.json", value=fields)
     record = make_record(attempt, error=error)
     _put_json(attempt, store, role="benchmark", name="benchmark.json", value=record.model_dump(mode="json"))
 

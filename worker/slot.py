@@ -74,12 +74,12 @@ def kept(address: EngineAddress, slot: str, *, every_seconds: float = RENEW_SECO
     done = threading.Event()
 
     def renew() -> None:
-        with EngineClient(address) as engine:
-            while not done.wait(every_seconds):
-                try:
+        while not done.wait(every_seconds):
+            try:
+                with EngineClient(address) as engine:  # not before it is needed: most jobs are quick
                     engine.renew(slot)
-                except WorkerError as error:
-                    log.warning("slot not renewed: %s", error)
+            except WorkerError as error:
+                log.warning("slot not renewed: %s", error)
 
     thread = threading.Thread(target=renew, name="slot", daemon=True)
     thread.start()

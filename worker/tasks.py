@@ -155,7 +155,7 @@ def _run(attempt: Attempt, *, context: TaskContext, relay: ProgressRelay, store:
     seconds = context.engine_seconds
     with EngineClient(context.engine) as engine:
         with kept(context.engine, attempt.slot) if attempt.slot else nullcontext():
-            prepare(attempt, engine=engine, store=store, on_event=relay, engine_seconds=seconds)
+            prepare(attempt, engine=engine, on_event=relay, engine_seconds=seconds)
         make_film(attempt, engine=engine, store=store, on_event=relay, engine_seconds=seconds)
 
 

@@ -90,9 +90,10 @@ def test_an_engine_on_another_machine_is_told_as_such(
     attempt = Attempt(run_id="ab", generation=1, number=1, fields=make_fields(), queue_wait_seconds=None)
     store = LocalStore(tmp_path / "store")
 
-    with FarClient(EngineAddress(engine_url)) as far, pytest.raises(EngineLostError, match="on this machine"):
-        prepare(attempt, engine=far, store=store, on_event=ignore, engine_seconds=5)
-        make_film(attempt, engine=far, store=store, on_event=ignore, engine_seconds=5)
+    with FarClient(EngineAddress(engine_url)) as far:
+        prepare(attempt, engine=far, on_event=ignore, engine_seconds=5)
+        with pytest.raises(EngineLostError, match="on this machine"):
+            make_film(attempt, engine=far, store=store, on_event=ignore, engine_seconds=5)
 
     assert "video" not in attempt.files
 
