@@ -1,9 +1,10 @@
 """What the first node of a fleet fixes for all others: which store, and what a checkpoint's name means.
 
-Both stand until an operator deletes the key: runs that are queued or done were named after them.
+Both stand until an operator has them forgotten: runs that are queued or done were named after them.
 """
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import redis
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,6 +21,9 @@ class _Agreement(BaseModel):
 
     node: str
     """Who fixed it."""
+
+
+A = TypeVar("A", bound=_Agreement)
 
 
 class StoreAgreement(_Agreement):
@@ -41,25 +45,49 @@ def agree_on_store(
     connection: redis.Redis, own: StoreAgreement, *, fleet: str = DEFAULT_FLEET
 ) -> StoreAgreement:
     """Return the fleet's store, which is `own` if there was none. Raises QueueEntryError."""
-    return StoreAgreement.model_validate(_agree(connection, keys.store_key(fleet), own))
+    return _agree(connection, keys.store_key(fleet), own)
+
+
+def fleet_store(connection: redis.Redis, *, fleet: str = DEFAULT_FLEET) -> StoreAgreement | None:
+    """Return the fleet's store; None while no node has fixed it. Raises QueueEntryError."""
+    key = keys.store_key(fleet)
+    with queue_errors(connection):
+        standing = connection.get(key)
+    return None if standing is None else _read(StoreAgreement, key, standing)
+
+
+def forget_store(connection: redis.Redis, *, fleet: str = DEFAULT_FLEET) -> bool:
+    """Let the next node fix the store anew; False when nothing was fixed."""
+    with queue_errors(connection):
+        return bool(connection.delete(keys.store_key(fleet)))
+
+
+def forget_checkpoint(connection: redis.Redis, name: str, *, fleet: str = DEFAULT_FLEET) -> bool:
+    """Let the next node fix anew what `name` means; False when nothing was fixed."""
+    with queue_errors(connection):
+        return bool(connection.delete(keys.checkpoint_key(fleet, name)))
 
 
 def agree_on_checkpoint(
     connection: redis.Redis, name: str, *, own: CheckpointAgreement, fleet: str = DEFAULT_FLEET
 ) -> CheckpointAgreement:
     """Return what `name` means in this fleet, which is `own` if nothing was fixed. Raises QueueEntryError."""
-    return CheckpointAgreement.model_validate(_agree(connection, keys.checkpoint_key(fleet, name), own))
+    return _agree(connection, keys.checkpoint_key(fleet, name), own)
 
 
-def _agree(connection: redis.Redis, key: str, own: _Agreement) -> _Agreement:
+def _agree(connection: redis.Redis, key: str, own: A) -> A:
     with queue_errors(connection):
         if connection.set(key, own.model_dump_json(), nx=True):
             return own
         standing = connection.get(key)
     if standing is None:  # deleted in between, by the operator who wants it fixed anew
         return _agree(connection, key, own)
+    return _read(type(own), key, standing)
+
+
+def _read(kind: type[A], key: str, standing: bytes | str) -> A:
     try:
-        return type(own).model_validate_json(as_text(standing))
+        return kind.model_validate_json(as_text(standing))
     except ValidationError:
         raise QueueEntryError(
             f"the key {key} holds something else; delete it (redis-cli DEL {key})"

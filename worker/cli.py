@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from worker.command import reported, settings_with, tell
+from worker.errors import SettingsError
 from worker.settings import let_idle_threads_sleep, node_of
 
 app = typer.Typer(
@@ -200,6 +201,27 @@ def janitor(redis: RedisUrl = None, storage: StorageUrl = None, fleet: Fleet = N
         settings = settings_with(redis_url=redis, storage_url=storage, fleet=fleet)
         connection = connect(settings.redis_url)
         run_janitor(connection, storage_url=settings.storage_url, fleet=settings.fleet)
+
+
+@app.command(epilog="h3-worker forget --checkpoint night --fleet h3")
+def forget(
+    redis: RedisUrl = None,
+    fleet: Fleet = None,
+    store: Annotated[bool, typer.Option("--store", help="The store that the fleet writes to")] = False,
+    checkpoint: Annotated[str | None, typer.Option(help="What this checkpoint's name means")] = None,
+) -> None:
+    """Forget what the fleet's first node fixed; the next one fixes it anew. No live node may go by it."""
+    from broker.connection import connect  # noqa: PLC0415
+    from worker.forgetting import forget_agreements  # noqa: PLC0415
+
+    with reported():
+        if not store and checkpoint is None:
+            raise SettingsError("say what to forget: --store, --checkpoint NAME, or both")
+        settings = settings_with(redis_url=redis, fleet=fleet)
+        for what in forget_agreements(
+            connect(settings.redis_url), fleet=settings.fleet, store=store, checkpoint=checkpoint
+        ):
+            tell(what)
 
 
 def _print_json(value: dict[str, Any]) -> None:

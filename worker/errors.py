@@ -113,6 +113,16 @@ class EntryRefusedError(WorkerError):
     code = ErrorCode.INVALID_REQUEST
 
 
+class AgreementInUseError(WorkerError):
+    """Raised when what should be forgotten is what live nodes go by."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+    def __init__(self, nodes: list[str]) -> None:
+        super().__init__(f"in use by {', '.join(nodes)}; stop them first")
+        self.nodes = nodes
+
+
 class NodeStartError(WorkerError):
     """Raised when a part of the node does not come up, or is gone for good; `exit_code` is the command's."""
 

@@ -13,12 +13,13 @@ from typing import Final
 
 import redis
 
-from broker import keys, nodes
+from broker import nodes
 from broker.agreements import (
     CheckpointAgreement,
     StoreAgreement,
     agree_on_checkpoint,
     agree_on_store,
+    fleet_store,
 )
 from broker.errors import BrokerError, QueueUnavailableError
 from queue_schemas.errors import EXIT_REFUSED
@@ -55,20 +56,26 @@ class Membership:
     started_at: str = field(default_factory=utc_now)
     card: NodeCard | None = None
 
-    def check_store(self, *, node: str) -> None:
-        """Compare this node's store with the fleet's. Raises NodeStartError, QueueUnavailableError."""
+    def check_store(self) -> None:
+        """Compare this node's store with the fleet's, if it has one; `join` fixes it if not.
+
+        Raises NodeStartError, QueueUnavailableError.
+        """
         try:
             self.store_id = store_identity(self.store)
-            own = StoreAgreement(node=node, store_id=self.store_id, url=self.store.url)
-            fleets = agree_on_store(self.connection, own, fleet=self.fleet)
+            fleets = fleet_store(self.connection, fleet=self.fleet)
         except (StorageError, BrokerError) as error:
             raise _refusal(error) from None
+        if fleets is not None:
+            self._compare_store(fleets)
+
+    def _compare_store(self, fleets: StoreAgreement) -> None:
         if fleets.store_id != self.store_id:
             raise NodeStartError(
                 f"the fleet {self.fleet!r} keeps its films in {fleets.url} (store {fleets.store_id[:8]},"
                 f" fixed by node {fleets.node}), and this node would write to {self.store.url} (store"
                 f" {self.store_id[:8]}); set H3_STORAGE_URL / --storage to that store, use another --fleet,"
-                f" or, to move the fleet, delete the key {keys.store_key(self.fleet)}",
+                f" or, to move the fleet, stop its nodes and: h3-worker forget --store --fleet {self.fleet}",
                 exit_code=EXIT_REFUSED,
             )
 
@@ -77,6 +84,9 @@ class Membership:
 
         Raises NodeStartError, QueueUnavailableError. `stopped` ends the wait for a name.
         """
+        assert self.store_id, "check_store sets it"
+        own = StoreAgreement(node=ready.environment.node, store_id=self.store_id, url=self.store.url)
+        self._compare_store(agree_on_store(self.connection, own, fleet=self.fleet))
         self._check_checkpoint(ready)
         card = self._card(ready)
         other = self._announce(card)
@@ -144,8 +154,8 @@ class Membership:
             raise NodeStartError(
                 f"checkpoint {name!r} means other files in the fleet {self.fleet!r}, as node {fleets.node}"
                 f" fixed: {differences(fleets.identities, identities)}; serve these under another name"
-                " (a resident set file), or, to fix the name anew, delete the key"
-                f" {keys.checkpoint_key(self.fleet, name)}",
+                " (a resident set file), or, to fix the name anew, stop its nodes and:"
+                f" h3-worker forget --checkpoint {name} --fleet {self.fleet}",
                 exit_code=EXIT_REFUSED,
             )
 

@@ -39,6 +39,7 @@ _ASK_SECONDS: Final = 2.0
 _ENGINE_END_SECONDS: Final = 20.0
 _HURRIED_END_SECONDS: Final = 2.0
 _REDIS_END_SECONDS: Final = 5.0
+_GIVE_BACK_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,6 @@ class Supervisor:
 
     def _membership(self, connection: redis.Redis) -> Membership:
         """Return this node's place in the fleet, whose store it shares. Raises NodeStartError."""
-        assert self._settings.node is not None, "_choose_engine sets it"
         membership = Membership(
             connection=connection,
             fleet=self._settings.fleet,
@@ -125,7 +125,7 @@ class Supervisor:
             pullers=self._plan.pullers,
             engine_url=self._settings.engine_url or f"http://127.0.0.1:{self._settings.port}",
         )
-        membership.check_store(node=self._settings.node)
+        membership.check_store()
         return membership
 
     def _start_engine(self) -> EngineReady | None:
@@ -262,7 +262,7 @@ class Supervisor:
                 self._tell("waiting for running jobs to end; interrupt again to stop now")
                 told = True
             time.sleep(0.02)
-        end_all(self._pullers, seconds=0.0)
+        end_all(self._pullers, seconds=_GIVE_BACK_SECONDS)  # the second signal: jobs are given back
 
 
 def check_plan(plan: NodePlan) -> None:

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 import redis
 
-from broker.agreements import StoreAgreement, agree_on_store
+from broker.agreements import StoreAgreement, agree_on_store, fleet_store
 from broker.nodes import announce, live_nodes
 from queue_schemas.nodes import EngineState
 from storage.local import LocalStore
 from worker import embedded_redis, membership
 from worker.embedded_redis import start_redis
 from worker.engine import Engine
-from worker.errors import NodeStartError, SettingsError
+from worker.errors import AgreementInUseError, NodeStartError, SettingsError
+from worker.forgetting import forget_agreements
 from worker.membership import Membership
 from worker.settings import Settings, node_of
 from worker.submit_hint import submit_command
@@ -34,7 +35,7 @@ def member(redis_connection: redis.Redis, tmp_path: Path) -> MakeMembership:
             pullers=2,
             engine_url="http://127.0.0.1:8033",
         )
-        made.check_store(node="test-node")
+        made.check_store()
         return made
 
     return make
@@ -127,6 +128,26 @@ def test_what_stands_in_the_place_of_an_agreement_is_told_with_its_key(
         member()
 
 
+def test_what_a_fleet_agreed_on_is_forgotten_once_no_node_goes_by_it(
+    member: MakeMembership, engine: Engine, redis_connection: redis.Redis
+) -> None:
+    node = member()
+    assert fleet_store(redis_connection) is None  # a node that never joined has fixed nothing
+    node.join(engine.ready(), stopped=never)
+
+    def forget() -> list[str]:
+        return forget_agreements(redis_connection, fleet="h3", store=True, checkpoint="h3-fake")
+
+    with pytest.raises(AgreementInUseError, match="test-node; stop them first"):
+        forget()
+    node.leave()
+    told = forget()
+
+    assert [sentence.rpartition(" ")[2] for sentence in told] == ["forgotten", "forgotten"]
+    assert redis_connection.exists("h3:store", "h3:checkpoint:h3-fake") == 0
+    assert "nothing to forget" in forget()[0]
+
+
 def test_a_fleet_keeps_the_store_of_its_first_node(redis_connection: redis.Redis) -> None:
     first = StoreAgreement(node="a", store_id="1" * 32, url="s3://films")
     second = StoreAgreement(node="b", store_id="2" * 32, url="s3://others")
@@ -142,7 +163,7 @@ def test_a_store_that_cannot_be_written_ends_the_start(redis_connection: redis.R
     member = Membership(connection=redis_connection, fleet="h3", store=store, pullers=1, engine_url="")
 
     with pytest.raises(NodeStartError, match="store"):
-        member.check_store(node="n")
+        member.check_store()
 
 
 def test_a_node_is_named_by_its_host_and_its_engines_port() -> None:

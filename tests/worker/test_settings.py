@@ -105,7 +105,7 @@ def run_cli(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
     )
 
 
-@pytest.mark.parametrize("command", ["run", "serve", "pull"])
+@pytest.mark.parametrize("command", ["run", "serve", "pull", "janitor", "forget"])
 def test_every_help_ends_with_an_example_that_can_be_pasted(command: str) -> None:
     ended = run_cli(command, "--help")
 
@@ -125,6 +125,7 @@ def test_every_help_ends_with_an_example_that_can_be_pasted(command: str) -> Non
         (["run", "--embedded", "--redis", "redis://127.0.0.1"], "leave out either"),
         (["run", "--redis-port", "7000"], "give --embedded"),
         (["run", "--node", "spark 1"], "no node name"),
+        (["forget"], "say what to forget"),
     ],
 )
 def test_a_bad_option_is_one_sentence_and_exit_code_2(arguments: list[str], says: str) -> None:

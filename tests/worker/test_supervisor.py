@@ -294,7 +294,7 @@ def test_a_node_with_another_store_is_refused_with_both_named(node: Node, tmp_pa
     assert (ended.returncode, ended.stdout) == (2, "")
     assert f"{(tmp_path / 'store').as_uri()} (store" in ended.stderr
     assert (tmp_path / "second" / "store").as_uri() in ended.stderr
-    assert "h3:store" in ended.stderr
+    assert "h3-worker forget --store --fleet h3" in ended.stderr
 
 
 def test_a_node_with_other_files_under_the_same_name_is_refused_with_both_identities(
