@@ -58,8 +58,8 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Inherited by every connection. asyncio would set it only on a socket that was made for TCP by number, and
-    # without it each answer after the first waits 40 ms for the caller's delayed acknowledgement.
+    # Inherited by every connection. asyncio would set it only on a socket that was made for TCP by number,
+    # and without it each answer after the first waits 40 ms for the caller's delayed acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind((host, port))

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_pipeline import FakePipeline
 
+from queue_schemas.benchmark import BenchmarkRecord
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.requests import GenerateRequest
+from storage.local import LocalStore
 from worker import next_slot
+from worker.attempt import Attempt, make_film, make_record, prepare
 from worker.engine import Engine
 from worker.engine_client import EngineAddress, EngineClient
 from worker.errors import EngineAnswerError, EngineBusyError, ReservationLostError, SlotClosedError
@@ -181,6 +185,34 @@ def test_two_jobs_at_once_wait_for_each_other_outside_every_other_figure(
     assert first.engine_total >= 0.4
     assert second.engine_total is not None
     assert second.engine_total < second.engine_wait
+
+
+def test_the_wait_behind_another_job_is_in_no_total_of_a_record(
+    engine_url: str, pipeline: FakePipeline, make_fields: MakeFields, tmp_path: Path, eventually: Eventually
+) -> None:
+    store = LocalStore(tmp_path / "store")
+
+    def make(seed: int) -> BenchmarkRecord:
+        fields = make_fields(prompt="hold", steps=1, seed=seed)
+        attempt = Attempt(run_id=f"{seed:02}", generation=1, number=1, fields=fields, queue_wait_seconds=None)
+        with EngineClient(EngineAddress(engine_url)) as client:
+            prepare(attempt, engine=client, on_event=ignore, engine_seconds=5)
+            make_film(attempt, engine=client, store=store, on_event=ignore, engine_seconds=5)
+        return make_record(attempt, error=None)
+
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(make, seed) for seed in (1, 2)]
+        eventually(pipeline.in_step.is_set, what="the first is in a step")
+        assert not pipeline.release.wait(0.5)
+        pipeline.release.set()
+        first, second = sorted((call.result().seconds for call in calls), key=lambda s: s.engine_wait or 0.0)
+
+    assert second.engine_wait is not None
+    assert second.engine_wait > 0.4
+    assert first.total is not None
+    assert first.total > 0.5
+    assert second.total is not None
+    assert second.total < first.total
 
 
 def test_over_http_a_slot_is_reserved_confirmed_kept_and_presented(
