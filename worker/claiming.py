@@ -18,8 +18,10 @@ from worker.slot import SlotDoor
 log = logging.getLogger(__name__)
 
 _SLOT_POLL_SECONDS: Final = 0.05
-"""While something waits and the slot is closed. It bounds what the queue adds to a job."""
-_BLOCK_SECONDS: Final = 5.0
+"""First pause while something waits and the slot is closed; it bounds what the queue adds to a job."""
+_SLOT_POLL_LAST_SECONDS: Final = 0.25
+"""Last pause, of a job that has minutes left or an engine that is gone; the slot opens a second too early."""
+_BLOCK_SECONDS: Final = 4.0
 """Longest wait for a message that something was listed; then the queues are looked at anyway."""
 
 
@@ -41,6 +43,7 @@ class Claimer:
         Without `seconds` nothing is waited for. Raises redis-py's errors.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
+        pause = _SLOT_POLL_SECONDS
         while True:
             idle = peek(self._connection, self._who)
             if idle is None:
@@ -51,8 +54,10 @@ class Claimer:
             if left <= 0:
                 return None
             if idle is None:
-                time.sleep(min(left, _SLOT_POLL_SECONDS))
+                time.sleep(min(left, pause))
+                pause = min(1.5 * pause, _SLOT_POLL_LAST_SECONDS)
             else:
+                pause = _SLOT_POLL_SECONDS
                 block = min(left, _BLOCK_SECONDS)
                 wait_for_work(self._connection, idle, fleet=self._who.fleet, seconds=block)
 

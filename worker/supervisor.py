@@ -249,7 +249,7 @@ class Supervisor:
 
     def _end_pullers(self) -> None:
         """Let running jobs finish; the drain time and a second signal end the wait."""
-        signals = self._signals
+        signals = min(self._signals, 1)  # the second may have come before this was reached
         for child in self._pullers:
             child.signal_end()
         deadline = time.monotonic() + self._plan.drain_seconds

@@ -166,6 +166,32 @@ def test_a_stop_command_ends_the_job_as_cancelled(
     assert manifest_of(store, run_id).status is JobStatus.CANCELLED
 
 
+def test_a_second_signal_gives_the_job_back_and_no_attempt_is_used(
+    *,
+    settings: Settings,
+    redis_connection: redis.Redis,
+    pipeline: FakePipeline,
+    store: Path,
+    make_fields: MakeFields,
+    eventually: Eventually,
+) -> None:
+    run_id = submit(redis_connection, make_fields(prompt="hold"))
+    with running(settings, *short("pull")) as first:
+        eventually(pipeline.in_step.is_set, what="the job is in a step")
+        first.send_signal(signal.SIGTERM)
+        key = redis_connection.smembers("rq:workers").pop()
+        eventually(
+            lambda: redis_connection.hexists(key, "shutdown_requested_date"), what="the first signal arrived"
+        )
+
+        first.send_signal(signal.SIGTERM)
+
+        assert first.wait(20) == 0
+    assert status_of(redis_connection, run_id) is JobStatus.QUEUED
+    assert redis_connection.hget(keys.entry_key(f"{run_id}-1"), "attempts_used") == b"0"
+    assert not has_manifest(store, run_id)
+
+
 @pytest.mark.slow
 def test_with_real_times_a_job_whose_node_dies_runs_again_within_two_minutes(
     *,

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from broker import keys
+from broker.cancel import CancelOutcome, cancel_runs
 from broker.claim import Claimant, claim
 from broker.lease import Lease, renew
 from broker.states import read_states
@@ -130,6 +131,21 @@ def test_the_last_attempt_ends_with_a_manifest_and_a_dead_letter(
     assert (manifest.status, manifest.attempt) == (JobStatus.FAILED, lease.number)
     assert status(redis_connection) is JobStatus.FAILED
     assert redis_connection.llen(keys.dead_key("h3")) == 1
+
+
+def test_a_job_that_was_to_stop_when_its_worker_died_is_cancelled(
+    redis_connection: redis.Redis, store: LocalStore, clock: Clock
+) -> None:
+    expire(redis_connection)
+    assert cancel_runs(redis_connection, ["ab-1"]) == [CancelOutcome.SIGNALLED]
+
+    make_janitor(redis_connection, store, clock, beat_seconds=0).step()
+
+    assert status(redis_connection) is JobStatus.CANCELLED
+    manifest = read_manifest(store, "ab", 1)
+    assert manifest is not None
+    assert manifest.status is JobStatus.CANCELLED
+    assert redis_connection.llen(keys.dead_key("h3")) == 0
 
 
 def test_a_store_that_is_away_leaves_the_entry_for_the_next_time(
