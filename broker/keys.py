@@ -112,6 +112,11 @@ def sweeps_key(fleet: str) -> str:
     return f"{check_fleet(fleet)}:sweeps"
 
 
+def turn_key(fleet: str, artifact: str) -> str:
+    """Return the lock of those who create one artifact in a store that does not decide by itself."""
+    return f"{check_fleet(fleet)}:turn:{artifact}"
+
+
 def leader_key(fleet: str) -> str:
     """Return the lock of the leading janitor."""
     return f"{check_fleet(fleet)}:janitor"

@@ -172,6 +172,7 @@ def pull(
     from worker.puller import make_puller  # noqa: PLC0415
     from worker.slot import SlotDoor  # noqa: PLC0415
     from worker.tasks import TaskContext  # noqa: PLC0415
+    from worker.turns import decides_by_itself  # noqa: PLC0415
 
     with reported():
         settings = settings_with(redis_url=redis, storage_url=storage, engine_url=engine_url, fleet=fleet)
@@ -185,6 +186,7 @@ def pull(
             storage_url=settings.storage_url,
             fleet=settings.fleet,
             offers=offers_of(ready, node=ready.environment.node),
+            takes_turns=not decides_by_itself(settings.storage_url),
         )
         with SlotDoor(address) as door:
             puller = make_puller(connection, context=context, name=ready.environment.node, door=door)

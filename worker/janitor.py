@@ -23,10 +23,10 @@ from broker.recovery import Expired, expired_leases, lead, list_due, resign, sei
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError
 from storage.base import ArtifactStore
-from storage.uri import open_store
 from worker.ending import FailedAttempt, end_failed_attempt
 from worker.leasing import LeaseTimes
 from worker.summaries import Summaries
+from worker.turns import decides_by_itself, open_fleet_store
 
 log = logging.getLogger(__name__)
 
@@ -125,12 +125,14 @@ class Janitor:
 def run_janitor(
     connection: redis.Redis, *, storage_url: str, fleet: str, times: LeaseTimes | None = None
 ) -> None:
-    """Run one until a signal. Raises QueueUnavailableError where Redis refuses it for good."""
+    """Run one until a signal. Raises QueueUnavailableError, StorageUnavailableError where one refuses it."""
     times = times or LeaseTimes()
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    janitor = Janitor(connection, open_store(storage_url), fleet=fleet, times=times)
+    takes_turns = not decides_by_itself(storage_url)
+    store = open_fleet_store(storage_url, connection, fleet=fleet, takes_turns=takes_turns)
+    janitor = Janitor(connection, store, fleet=fleet, times=times)
     with queue_errors(connection):
         while not ended.is_set():
             janitor.step()

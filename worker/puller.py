@@ -31,7 +31,6 @@ from broker.serializer import StrictJson
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError, JobStatus
 from storage.errors import StorageError
-from storage.uri import open_store
 from worker.claiming import Claimer
 from worker.ending import CANCELLED, Ended, FailedAttempt, end_failed_attempt
 from worker.entries import FleetQueue, GenerateEntry
@@ -43,7 +42,7 @@ from worker.errors import (
 )
 from worker.lifeline import die_with_parent
 from worker.slot import SlotDoor
-from worker.tasks import TaskContext
+from worker.tasks import TaskContext, open_task_store
 
 log = logging.getLogger(__name__)
 
@@ -261,7 +260,7 @@ class Puller(Worker):
         return end_failed_attempt(
             self.connection,
             attempt,
-            store=open_store(self.context.storage_url),
+            store=open_task_store(self.context, self.connection),
             fleet=self.context.fleet,
             times=self.context.times,
         )

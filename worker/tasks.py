@@ -20,7 +20,6 @@ from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError, JobStatus
 from queue_schemas.results import Manifest
 from storage.base import ArtifactStore
-from storage.uri import open_store
 from worker.attempt import Attempt, commit, make_film, prepare, read_manifest, write_record
 from worker.cancellation import CancelWatch
 from worker.engine_client import EngineAddress, EngineClient
@@ -35,6 +34,7 @@ from worker.errors import (
 from worker.leasing import LeaseTimes
 from worker.relay import ProgressRelay
 from worker.slot import kept
+from worker.turns import open_fleet_store
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,8 @@ class TaskContext:
     fleet: str
     offers: tuple[str, ...] = ()
     """What needs this node satisfies: `checkpoint:NAME`, `attention:NAME` for each backend, `node:NAME`."""
+    takes_turns: bool = False
+    """Whether manifests are created under a lock, because the store does not decide by itself."""
     engine_seconds: float = ENGINE_SECONDS
     times: LeaseTimes = field(default_factory=LeaseTimes)
 
@@ -91,7 +93,7 @@ def generate(
         slot=slot,
     )
     try:
-        store = open_store(context.storage_url)
+        store = open_task_store(context, connection)
         manifest = read_manifest(store, run.run_id, run.generation)
         if manifest is None:
             error = _try(attempt, context=context, connection=connection, lease=lease, store=store)
@@ -105,6 +107,13 @@ def generate(
         counts = attempt.result is not None or error.code not in _OTHERS
         raise AttemptFailedError(error, counts=counts, files=attempt.files) from None
     return _outcome(manifest)
+
+
+def open_task_store(context: TaskContext, connection: redis.Redis) -> ArtifactStore:
+    """Return the store that the context names."""
+    return open_fleet_store(
+        context.storage_url, connection, fleet=context.fleet, takes_turns=context.takes_turns
+    )
 
 
 def check_lease(connection: redis.Redis, lease: Lease, *, times: LeaseTimes) -> None:
