@@ -8,26 +8,22 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from fake_pipeline import FakePipeline
+from fleet import alive, children_of, manifest_of, running, short, status_of, submit
 
 from broker import keys
 from broker.states import read_states
-from broker.submit import QueuedRun, submit_runs
 from queue_schemas import limits
 from queue_schemas.benchmark import BenchmarkRecord
 from queue_schemas.events import JobStatus, Stage
-from queue_schemas.jobs import JOB_ADAPTER
-from queue_schemas.results import Manifest
 from storage.layout import attempt_prefix, manifest_key
 from worker.settings import Settings, child_environment
 
-PROGRAM = str(Path(__file__).with_name("worker_program.py"))
 MakeFields = Callable[..., dict[str, Any]]
 Eventually = Callable[..., None]
 
@@ -35,18 +31,6 @@ Eventually = Callable[..., None]
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
-
-
-@contextmanager
-def running(settings: Settings, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    process = subprocess.Popen(
-        [sys.executable, *arguments], env=child_environment(settings), start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture
@@ -63,16 +47,8 @@ def puller(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
 @pytest.fixture
 def quick_fleet(settings: Settings) -> Iterator[None]:
     """A puller and a janitor whose times are short."""
-    with running(settings, PROGRAM, "pull"), running(settings, PROGRAM, "janitor"):
+    with running(settings, *short("pull")), running(settings, *short("janitor")):
         yield
-
-
-def submit(connection: redis.Redis, fields: dict[str, Any]) -> str:
-    """Queue a job and return its run id."""
-    job = JOB_ADAPTER.validate_python(fields)
-    run = QueuedRun(run_id=job.job_id, generation=1, job=job.model_dump(mode="json"))
-    submit_runs(connection, [run])
-    return run.run_id
 
 
 def submit_raw(connection: redis.Redis, entry: str, **fields: Any) -> None:
@@ -93,14 +69,6 @@ def call(function: str, *args: Any, **kwargs: Any) -> bytes:
     return zlib.compress(json.dumps([function, None, list(args), kwargs]).encode())
 
 
-def status_of(connection: redis.Redis, entry: str) -> JobStatus | None:
-    return read_states(connection, [entry])[0].status
-
-
-def manifest_of(store: Path, run_id: str) -> Manifest:
-    return Manifest.model_validate_json((store / manifest_key(run_id, 1)).read_bytes())
-
-
 @pytest.mark.usefixtures("puller")
 def test_a_job_goes_in_and_manifest_film_record_and_request_come_out(
     redis_connection: redis.Redis,
@@ -111,9 +79,7 @@ def test_a_job_goes_in_and_manifest_film_record_and_request_come_out(
 ) -> None:
     run_id = submit(redis_connection, make_fields())
 
-    eventually(
-        lambda: status_of(redis_connection, f"{run_id}-1") is JobStatus.SUCCEEDED, what="the job succeeds"
-    )
+    eventually(lambda: status_of(redis_connection, run_id) is JobStatus.SUCCEEDED, what="the job succeeds")
 
     manifest = manifest_of(store, run_id)
     folder = attempt_prefix(run_id, 1, 1)
@@ -147,12 +113,10 @@ def test_a_poisoned_job_ends_with_a_manifest_that_says_why_and_the_next_one_runs
     healthy = submit(redis_connection, make_fields())
 
     eventually(
-        lambda: status_of(redis_connection, f"{healthy}-1") is JobStatus.SUCCEEDED, what="the second succeeds"
+        lambda: status_of(redis_connection, healthy) is JobStatus.SUCCEEDED, what="the second succeeds"
     )
 
-    eventually(
-        lambda: status_of(redis_connection, f"{poisoned}-1") is JobStatus.FAILED, what="the first fails"
-    )
+    eventually(lambda: status_of(redis_connection, poisoned) is JobStatus.FAILED, what="the first fails")
     manifest = manifest_of(store, poisoned)
     assert manifest.attempt == 3
     assert manifest.status is JobStatus.FAILED
@@ -175,7 +139,7 @@ def test_a_job_for_other_weights_fails_for_good_without_a_second_attempt(
 ) -> None:
     run_id = submit(redis_connection, make_fields(checkpoint="other"))
 
-    eventually(lambda: status_of(redis_connection, f"{run_id}-1") is JobStatus.FAILED, what="the job fails")
+    eventually(lambda: status_of(redis_connection, run_id) is JobStatus.FAILED, what="the job fails")
 
     error = manifest_of(store, run_id).error
     assert error is not None
@@ -191,14 +155,14 @@ def test_a_run_that_has_a_manifest_is_not_made_again(
     eventually: Eventually,
 ) -> None:
     run_id = submit(redis_connection, make_fields())
-    eventually(lambda: status_of(redis_connection, f"{run_id}-1") is JobStatus.SUCCEEDED, what="it succeeds")
+    eventually(lambda: status_of(redis_connection, run_id) is JobStatus.SUCCEEDED, what="it succeeds")
     before = (store / manifest_key(run_id, 1)).read_bytes()
 
     submit(redis_connection, make_fields())
 
     eventually(
         lambda: (
-            status_of(redis_connection, f"{run_id}-1") is JobStatus.SUCCEEDED
+            status_of(redis_connection, run_id) is JobStatus.SUCCEEDED
             and redis_connection.llen(keys.queue_key("h3")) == 0
         ),
         what="it succeeds again",
@@ -229,13 +193,11 @@ def test_nothing_but_the_one_task_ever_runs(
         submit_raw(redis_connection, entry, **fields)
     run_id = submit(redis_connection, make_fields())
 
-    eventually(
-        lambda: status_of(redis_connection, f"{run_id}-1") is JobStatus.SUCCEEDED, what="the honest job runs"
-    )
+    eventually(lambda: status_of(redis_connection, run_id) is JobStatus.SUCCEEDED, what="the honest job runs")
 
-    assert {entry: status_of(redis_connection, entry) for entry in hostile} == dict.fromkeys(
-        hostile, JobStatus.FAILED
-    )
+    assert {
+        state.entry_id: state.status for state in read_states(redis_connection, list(hostile))
+    } == dict.fromkeys(hostile, JobStatus.FAILED)
     assert not marker.exists()
 
 
@@ -259,9 +221,7 @@ def test_entries_that_cannot_be_read_are_parked_and_the_worker_lives_on(
     submit_raw(redis_connection, "fields-1", data=good, description="x" * 8_000_000)
     run_id = submit(redis_connection, make_fields())
 
-    eventually(
-        lambda: status_of(redis_connection, f"{run_id}-1") is JobStatus.SUCCEEDED, what="the honest job runs"
-    )
+    eventually(lambda: status_of(redis_connection, run_id) is JobStatus.SUCCEEDED, what="the honest job runs")
 
     parked = redis_connection.hgetall(keys.poison_key("h3"))
     names = (
@@ -319,7 +279,7 @@ def test_a_puller_that_is_asked_to_end_finishes_its_job_first(
     pipeline.release.set()
 
     assert puller.wait(20) == 0
-    assert status_of(redis_connection, f"{run_id}-1") is JobStatus.SUCCEEDED
+    assert status_of(redis_connection, run_id) is JobStatus.SUCCEEDED
 
 
 def test_an_idle_puller_ends_at_once(
@@ -356,14 +316,3 @@ def test_a_puller_without_redis_says_which_address_and_ends_with_3(
     assert f"no Redis answers at 127.0.0.1:{free_port}" in ended.stderr
     assert "hunter2" not in ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
