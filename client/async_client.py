@@ -55,7 +55,7 @@ class AsyncH3Client:
         return await asyncio.to_thread(self.blocking.statuses, handle)
 
     async def follow(
-        self, handle: RunHandle | SweepHandle, *, poll_seconds: float = 0.25
+        self, handle: RunHandle | SweepHandle, *, poll_seconds: float | None = None
     ) -> AsyncIterator[RunStatus]:
         """Yield every run's status now and after each change, until all have ended."""
         left = threading.Event()  # ends the pause of a thread whose reader has gone

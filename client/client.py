@@ -7,7 +7,6 @@ is queued. Storage answers for every run that has ended, so Redis may forget. Kn
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +26,7 @@ from client.errors import NodeRequiredError, UnknownRunError
 from client.fleet import (
     StoreView,
     may_be_served,
+    node_command_line,
     only_checkpoint,
     other_store,
     random_weight_notes,
@@ -34,9 +34,9 @@ from client.fleet import (
 )
 from client.handle import AnyJob, Outcome, RunHandle, RunResult, RunStatus, SweepHandle, Upload
 from client.jobs import JobsOverview, read_jobs
-from client.lookup import complete_id
+from client.lookup import complete_id, newest_handles
 from client.outcomes import latest_manifests, read_manifest, read_result, read_sweep
-from client.resuming import ended_outcome, job_of, known_job, reopened
+from client.resuming import known_job, reopened
 from client.settings import ClientSettings
 from client.standing import is_silent, settled, status_of
 from client.submission import (
@@ -61,6 +61,7 @@ from storage.base import ArtifactStore
 from storage.errors import StorageAddressError, StorageError
 from storage.identity import read_identity
 from storage.layout import sweep_key
+from storage.local import LocalStore
 from storage.uri import DEFAULT_STORAGE_URL, open_store
 
 logger = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class H3Client:
         """Check every address and name. Raises QueueAddressError, QueueEntryError, StorageAddressError."""
         show_address(redis_url)
         self.redis_url, self.fleet, self.checkpoint = redis_url, check_fleet(fleet), checkpoint
+        self._start_hint = node_command_line(redis_url, storage_url, fleet)
         self.job_defaults = dict(job_defaults or {})
         self.store: ArtifactStore = open_store(storage_url)
 
@@ -102,8 +104,9 @@ class H3Client:
 
         A run that succeeded before is answered from its manifest, one that is queued or running is joined;
         `force` or another `repeat` makes it again. `node` pins it, `priority` orders it, `labels` are kept.
-        Raises InvalidRequestError, NotImplementedWorkflowError, CheckpointChoiceError, QueueUnavailableError,
-        StorageUnavailableError, NodeRequiredError (under `require_node`); then nothing was queued.
+        Raises InvalidRequestError, NotImplementedWorkflowError, CheckpointChoiceError and, under
+        `require_node`, NodeRequiredError, StorageUnavailableError: then nothing was queued.
+        QueueUnavailableError: then a part may have been, and `resume` queues the rest.
         """
         return self.submit_named([("", job)], **how).runs[0]
 
@@ -136,7 +139,7 @@ class H3Client:
             for label, job in asked
         ]
         nodes = live_nodes(self._connection, fleet=self.fleet)
-        jobs = settle_checkpoint(jobs, lambda: only_checkpoint(nodes))
+        jobs = settle_checkpoint(jobs, lambda: only_checkpoint(nodes, start=self._start_hint))
         runs = [
             AskedRun(label=label_of(label, job), job=job, key=key)
             for (label, _), job in zip(asked, jobs, strict=True)
@@ -222,13 +225,16 @@ class H3Client:
         self,
         handle: RunHandle | SweepHandle,
         *,
-        poll_seconds: float = 0.25,
+        poll_seconds: float | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> Iterator[RunStatus]:
         """Yield every run's status now and after each change, until all have ended.
 
-        A Redis that stops answering is waited for; QueueUnavailableError after QUEUE_PATIENCE_SECONDS.
+        Looks four times a second, where storage is behind a network once. A Redis that stops answering is
+        waited for; QueueUnavailableError after QUEUE_PATIENCE_SECONDS.
         """
+        if poll_seconds is None:
+            poll_seconds = 0.25 if isinstance(self.store, LocalStore) else 1.0
         pending, seen = list(handle.runs), dict[str, RunStatus]()
         answered, is_away = time.monotonic(), False
         while pending:
@@ -310,15 +316,18 @@ class H3Client:
         """Write sweep.json, then queue every run that has not `ended`."""
         queued = [run for run in sweep.runs if run.run_id not in ended]
         needs = {run.run_id: needs_of(jobs[run.run_id], run.key) for run in queued}
-        waiting = waiting_notes(needs.values(), nodes=nodes)
+        waiting = waiting_notes(needs.values(), nodes=nodes, start=self._start_hint)
         if how.require_node and waiting:
             raise NodeRequiredError(f"{waiting[0]}. Nothing was queued (--require-node)")
         self.store.put_bytes(sweep_key(sweep.sweep_id), sweep_bytes(sweep))
         entries = queue_entries(sweep, queued, needs)
-        outcomes = {
-            submitted.run_id: Outcome.JOINED if submitted.joined else Outcome.QUEUED
-            for submitted in submit_runs(self._connection, entries, fleet=self.fleet)
-        }
+        try:
+            submitted = submit_runs(self._connection, entries, fleet=self.fleet)
+        except QueueUnavailableError:
+            again = f"h3 sweep --resume {sweep.sweep_id}"
+            logger.warning("the sweep is in storage; queue what of it is missing with: %s", again)
+            raise
+        outcomes = {s.run_id: Outcome.JOINED if s.joined else Outcome.QUEUED for s in submitted}
         notes = dict.fromkeys(note for job in jobs.values() for note in job.notes)
         notes |= dict.fromkeys([*waiting, *random_weight_notes(needs.values(), nodes=nodes)])
         elsewhere = other_store(self._store_view(), nodes) if queued else None
@@ -351,8 +360,12 @@ class H3Client:
     def _find_exactly(self, name: str) -> SweepHandle | RunHandle | None:
         sweep = self._read_sweep(name)
         if sweep is not None:
-            return SweepHandle(sweep_id=name, runs=tuple(self._newest(sweep.runs, sweep_id=name)))
-        (handle,) = self._newest([SweepRun(run_id=name, job={})], sweep_id=None)
+            return SweepHandle(
+                sweep_id=name,
+                runs=tuple(newest_handles(self.store, sweep.runs, states=self._states, sweep_id=name)),
+            )
+        asked = [SweepRun(run_id=name, job={})]
+        (handle,) = newest_handles(self.store, asked, states=self._states, sweep_id=None)
         is_known = settled(self.store, handle) is not None or self._states([handle])[0].status is not None
         return handle if is_known else None
 
@@ -367,32 +380,6 @@ class H3Client:
             return []
         entries = [entry_id(run.run_id, run.generation) for run in runs]
         return read_states(self._connection, entries, fleet=self.fleet)
-
-    def _newest(self, runs: Sequence[SweepRun], *, sweep_id: str | None) -> list[RunHandle]:
-        """Return a handle per run, at the newest generation that was asked for, is queued or has ended."""
-        manifests = latest_manifests(self.store, [run.run_id for run in runs])
-        handles, again = dict[str, RunHandle](), list[RunHandle]()
-        for run, manifest in zip(runs, manifests, strict=True):
-            handles[run.run_id] = handle = RunHandle(
-                run_id=run.run_id,
-                generation=max(run.generation, manifest.generation if manifest else 1),
-                sweep_id=sweep_id,
-                label=run.label,
-                outcome=ended_outcome(run, manifest),
-                job=job_of(run),
-                key=run.key,
-            )
-            if handle.outcome is Outcome.ENDED:
-                again.append(replace(handle, generation=handle.generation + 1, outcome=None))
-        try:
-            states = self._states(again)
-        except QueueUnavailableError as error:  # storage knows the end of every one of them
-            logger.warning("%s; what was queued again since is not shown", error)
-            return list(handles.values())
-        for run_again, state in zip(again, states, strict=True):
-            if state.status is not None:
-                handles[run_again.run_id] = run_again
-        return list(handles.values())
 
     def _store_view(self) -> StoreView:
         try:

@@ -179,7 +179,9 @@ def _conclude(session: Session, folder: Path, *, already_done: bool, seconds: fl
     console = _console(session)
     print_results(console, runs, statuses, results)
     if already_done:
-        console.print(f"The work was already done in {folder}; repeat it with: h3 demo --fresh")
+        console.print(
+            f"The work was already done in {folder}; repeat it with: {session.hint('demo --fresh')}"
+        )
     elif succeeded < len(runs):
         console.print(f"Not all succeeded; the node's log is {folder / 'node.log'}")
     if not session.quiet:

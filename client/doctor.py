@@ -20,7 +20,7 @@ from broker.nodes import live_nodes
 from broker.overview import fleet_counts, queue_overview
 from client.fleet import StoreView, is_served, other_store
 from client.settings import ClientSettings
-from queue_schemas.nodes import NodeCard
+from queue_schemas.nodes import EngineState, NodeCard
 from storage.base import ArtifactStore
 from storage.errors import StorageError
 from storage.identity import read_identity
@@ -211,7 +211,12 @@ def _nodes(store: ArtifactStore, nodes: Sequence[NodeCard], *, fleet: str) -> It
         return
     for node in nodes:
         weights = " with random weights" if node.weights == "random" else ""
-        yield _finding("nodes", True, f"{node.node} serves {node.checkpoint}{weights} on {node.device}")
+        yield _finding(
+            "nodes",
+            node.engine is not EngineState.LOST,
+            f"{node.node} serves {node.checkpoint}{weights} on {node.device}; its engine is {node.engine}",
+            remedy="look at the node's log: its supervisor starts the engine again",
+        )
     mismatch = other_store(StoreView(url=store.url, identity=read_identity(store)), nodes)
     if mismatch is not None:
         yield _fault("nodes", mismatch, remedy="give client and nodes the same H3_STORAGE_URL")

@@ -22,13 +22,11 @@ class SweepInputError(ClientError):
 class CheckpointChoiceError(ClientError):
     """Raised when no checkpoint was named and the live nodes do not settle it."""
 
-    def __init__(self, served: list[str]) -> None:
+    def __init__(self, served: list[str], *, start: str = "h3-worker run") -> None:
         if served:
             what = f"no checkpoint was named and live nodes serve {', '.join(served)}; name one with"
         else:
-            what = (
-                "no live node says which checkpoint it serves; start a node: h3-worker run, or name one with"
-            )
+            what = f"no live node says which checkpoint it serves; start a node: {start}, or name one with"
         super().__init__(f"{what} --checkpoint or H3_CHECKPOINT")
         self.served = served
 

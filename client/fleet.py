@@ -3,13 +3,17 @@
 Functions over node cards; knows no connection.
 """
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from broker.connection import mask_password
 from client.errors import CheckpointChoiceError
 from client.handle import RunHandle
+from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
 from queue_schemas.nodes import NodeCard
 from queue_schemas.runs import needs_of, satisfies
+from storage.uri import DEFAULT_STORAGE_URL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,17 @@ class StoreView:
     """None where nothing was ever written, or the store could not tell."""
 
 
+def node_command_line(redis_url: str, storage_url: str, fleet: str) -> str:
+    """Return what starts a node of this fleet, for hints: no password, nothing that is the default."""
+    given = {
+        "--redis": (mask_password(redis_url), DEFAULT_REDIS_URL),
+        "--storage": (storage_url, DEFAULT_STORAGE_URL),
+        "--fleet": (fleet, DEFAULT_FLEET),
+    }
+    flags = [f"{name} {shlex.quote(value)}" for name, (value, default) in given.items() if value != default]
+    return " ".join(["h3-worker run", *flags])
+
+
 def offers_of(card: NodeCard) -> list[str]:
     """Return the needs that a node satisfies; cards of older nodes do not list them."""
     if card.offers:
@@ -29,11 +44,11 @@ def offers_of(card: NodeCard) -> list[str]:
     return sorted([f"checkpoint:{card.checkpoint}", f"node:{card.node}", *backends])
 
 
-def only_checkpoint(nodes: Sequence[NodeCard]) -> str:
-    """Return the one checkpoint that is served. Raises CheckpointChoiceError."""
+def only_checkpoint(nodes: Sequence[NodeCard], *, start: str) -> str:
+    """Return the one checkpoint that is served; `start` starts a node. Raises CheckpointChoiceError."""
     served = sorted({node.checkpoint for node in nodes})
     if len(served) != 1:
-        raise CheckpointChoiceError(served)
+        raise CheckpointChoiceError(served, start=start)
     return served[0]
 
 
@@ -46,10 +61,13 @@ def may_be_served(run: RunHandle, nodes: Sequence[NodeCard]) -> bool:
     return bool(nodes) if run.job is None else is_served(needs_of(run.job, run.key), nodes)
 
 
-def waiting_notes(asked: Iterable[list[str]], *, nodes: Sequence[NodeCard]) -> list[str]:
-    """Return one sentence per set of needs that no live node satisfies: what is missing, what is served."""
+def waiting_notes(asked: Iterable[list[str]], *, nodes: Sequence[NodeCard], start: str) -> list[str]:
+    """Return one sentence per set of needs that no live node satisfies: what is missing, what is served.
+
+    `start` is the command line of a node of this fleet, less its checkpoint.
+    """
     missing = sorted({tuple(needs) for needs in asked if not is_served(needs, nodes)})
-    return [_waiting_note(list(needs), nodes=nodes) for needs in missing]
+    return [_waiting_note(list(needs), nodes=nodes, start=start) for needs in missing]
 
 
 def random_weight_notes(asked: Iterable[list[str]], *, nodes: Sequence[NodeCard]) -> list[str]:
@@ -77,11 +95,9 @@ def other_store(store: StoreView, nodes: Iterable[NodeCard]) -> str | None:
     return None
 
 
-def _waiting_note(needs: list[str], *, nodes: Sequence[NodeCard]) -> str:
+def _waiting_note(needs: list[str], *, nodes: Sequence[NodeCard], start: str) -> str:
     wanted = " with ".join(f"{kind} {name!r}" for kind, name in sorted(map(_split, needs), key=_kind_order))
-    start = "h3-worker run" + "".join(
-        f" --checkpoint {name}" for kind, name in map(_split, needs) if kind == "checkpoint"
-    )
+    start += "".join(f" --checkpoint {name}" for kind, name in map(_split, needs) if kind == "checkpoint")
     if not nodes:
         return f"no live node serves {wanted}; the job waits until one does. Start a node: {start}"
     served = sorted({_summary(node) for node in nodes})

@@ -1,15 +1,24 @@
-"""From the start of an id to the whole: what storage and queue know that begins so.
+"""From an id, or the start of one, to what it means now: which run or sweep, and which generation.
 
-For what people type; programs give whole ids, which are looked up directly.
+Knows no connection: the caller brings the questions that only the queue can answer.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from broker.errors import QueueUnavailableError
+from broker.states import RunState
 from client.errors import AmbiguousIdError
+from client.handle import Outcome, RunHandle
+from client.outcomes import latest_manifests
+from client.resuming import ended_outcome, job_of
+from queue_schemas.sweeps import SweepRun
 from storage.base import ArtifactStore
 from storage.layout import RUNS_PREFIX, SWEEPS_PREFIX
+
+logger = logging.getLogger(__name__)
 
 SHORTEST: Final = 8
 """Characters that the start of an id must have."""
@@ -35,3 +44,38 @@ def complete_id(store: ArtifactStore, start: str, *, entries: Callable[[str], li
     if len(found) > 1:
         raise AmbiguousIdError(start, found=sorted(found))
     return found.pop() if found else None
+
+
+def newest_handles(
+    store: ArtifactStore,
+    runs: Sequence[SweepRun],
+    *,
+    states: Callable[[Sequence[RunHandle]], list[RunState]],
+    sweep_id: str | None,
+) -> list[RunHandle]:
+    """Return a handle per run, at the newest generation that was asked for, is queued or has ended.
+
+    `states` asks the queue, and only about runs that ended badly: they may have been queued again since.
+    """
+    handles, again = dict[str, RunHandle](), list[RunHandle]()
+    for run, manifest in zip(runs, latest_manifests(store, [run.run_id for run in runs]), strict=True):
+        handles[run.run_id] = handle = RunHandle(
+            run_id=run.run_id,
+            generation=max(run.generation, manifest.generation if manifest else 1),
+            sweep_id=sweep_id,
+            label=run.label,
+            outcome=ended_outcome(run, manifest),
+            job=job_of(run),
+            key=run.key,
+        )
+        if handle.outcome is Outcome.ENDED:
+            again.append(replace(handle, generation=handle.generation + 1, outcome=None))
+    try:
+        found = states(again)
+    except QueueUnavailableError as error:  # storage knows the end of every one of them
+        logger.warning("%s; what was queued again since is not shown", error)
+        return list(handles.values())
+    for newer, state in zip(again, found, strict=True):
+        if state.status is not None:
+            handles[newer.run_id] = newer
+    return list(handles.values())

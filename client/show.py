@@ -3,7 +3,8 @@
 Text that came from prompts, errors or file names is never read as markup.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
 from rich.console import Console
@@ -21,7 +22,9 @@ _ALL_BARS = 12
 class FollowView:
     """One bar per run (stage, step, time left) and, for a sweep, one over all. A context manager."""
 
-    def __init__(self, console: Console, runs: Sequence[RunHandle]) -> None:
+    def __init__(
+        self, console: Console, runs: Sequence[RunHandle], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -32,6 +35,7 @@ class FollowView:
         self._tasks: dict[str, TaskID] = {}
         self._ended: dict[str, JobStatus] = {}
         self._overall: TaskID | None = None
+        self._now, self._began = clock, clock()
         if len(runs) > 1:
             self._overall = self._progress.add_task("all runs", total=len(runs), state=f"0/{len(runs)}")
         if len(runs) <= _ALL_BARS:
@@ -64,10 +68,17 @@ class FollowView:
             task = self._task(status.run_id)
             self._progress.update(task, completed=1, total=1, state=state_text(status))
         if self._overall is not None:
-            done = f"{len(self._ended)}/{len(self._names)}"
-            failed = sum(end is not JobStatus.SUCCEEDED for end in self._ended.values())
-            text = f"{done}, {failed} failed" if failed else done
-            self._progress.update(self._overall, completed=len(self._ended), state=text)
+            self._progress.update(self._overall, completed=len(self._ended), state=self._overall_text())
+
+    def _overall_text(self) -> str:
+        """Return `12/48, 1 failed, 0:42 left`; the time left goes by the runs that have ended so far."""
+        ended, total = len(self._ended), len(self._names)
+        failed = sum(end is not JobStatus.SUCCEEDED for end in self._ended.values())
+        left = (self._now() - self._began) / ended * (total - ended)
+        parts = [f"{ended}/{total}"]
+        parts += [f"{failed} failed"] if failed else []
+        parts += [f"{_clock(left)} left"] if left >= 1 else []
+        return ", ".join(parts)
 
     def _task(self, run_id: str) -> TaskID:
         if run_id not in self._tasks:

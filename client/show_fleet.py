@@ -8,17 +8,19 @@ from rich.text import Text
 
 from client.doctor import Finding
 from client.jobs import JobsOverview
-from queue_schemas.nodes import NodeCard
+from queue_schemas.nodes import EngineState, NodeCard
 
 
 def print_nodes(console: Console, cards: Sequence[NodeCard]) -> None:
     """Print one row per node, and below where each writes."""
     if not cards:
         return
-    table = Table("node", "checkpoint", "weights", "device", "attention", box=None, header_style="bold")
+    names = ("node", "engine", "checkpoint", "weights", "device", "attention", "films")
+    table = Table(*names, box=None, header_style="bold", pad_edge=False)
     for card in cards:
-        backends = " ".join(card.attention_backends)
-        table.add_row(*map(Text, (card.node, card.checkpoint, card.weights, card.device, backends)))
+        engine = "busy" if card.busy and card.engine is EngineState.READY else str(card.engine)
+        cells = (card.node, engine, card.checkpoint, card.weights, card.device)
+        table.add_row(*map(Text, (*cells, " ".join(card.attention_backends), str(card.jobs_served))))
     console.print(table)
     for card in cards:
         if card.storage_url:

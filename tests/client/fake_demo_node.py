@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from conftest import FakeNode  # this script's own folder comes first on its path
+from small_node import FakeNode  # this script's own folder comes first on its path
 
 redis_url, folder, mode = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 (folder / "node.pid").write_text(str(os.getpid()))

@@ -12,7 +12,7 @@ from client.client import H3Client
 from queue_schemas.events import JobStatus
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeNode
+    from small_node import FakeNode
 
 
 def test_a_sweep_is_submitted_followed_and_read(client: H3Client, working_node: "FakeNode") -> None:

@@ -11,7 +11,7 @@ from queue_schemas.events import JobStatus
 from queue_schemas.results import Manifest
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeNode
+    from small_node import FakeNode
 
 MakeJob = Callable[..., dict[str, Any]]
 EndRun = Callable[..., Manifest]

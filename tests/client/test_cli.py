@@ -25,7 +25,7 @@ from queue_schemas.jobs import build_job
 from queue_schemas.results import Manifest
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeNode
+    from small_node import FakeNode
 
 H3 = [sys.executable, "-c", "from client.cli import main; main()"]
 CLOSED = "redis://127.0.0.1:1/0"

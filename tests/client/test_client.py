@@ -21,7 +21,7 @@ from storage.layout import manifest_key, sweep_key
 from storage.local import LocalStore
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeNode
+    from small_node import FakeNode
 
 MakeJob = Callable[..., dict[str, Any]]
 EndRun = Callable[..., Manifest]
@@ -132,7 +132,8 @@ def test_no_checkpoint_is_guessed_where_none_or_several_are_served(
     del fields["checkpoint"]
 
     with pytest.raises(
-        CheckpointChoiceError, match="start a node: h3-worker run, or name one with --checkpoint"
+        CheckpointChoiceError,
+        match=r"start a node: h3-worker run --redis \S+ --storage \S+, or name one with --checkpoint",
     ):
         client.submit(fields)
     node.announce("h3-a", "h3-b")
@@ -473,3 +474,20 @@ def test_an_outage_is_told_once_and_the_next_one_again(
     list(client.follow(handle, pause=next_step))
 
     assert len([record for record in caplog.records if "waiting for it" in record.message]) == 2
+
+
+def test_a_redis_that_goes_away_while_submitting_leaves_a_sweep_that_can_be_resumed(
+    client: H3Client, make_job: MakeJob, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_redis(*_: Any, **__: Any) -> None:
+        raise QueueUnavailableError("127.0.0.1:1", "gone", remedy="wait")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("client.client.submit_runs", lose_redis)
+        with pytest.raises(QueueUnavailableError):
+            client.submit(make_job())
+    (key,) = client.store.list("sweeps/")
+
+    sweep_id = key.split("/")[1]
+    assert f"h3 sweep --resume {sweep_id}" in caplog.text
+    assert [run.outcome for run in client.resume(sweep_id).runs] == [Outcome.QUEUED]

@@ -19,7 +19,7 @@ from storage.layout import attempt_prefix, manifest_key
 from storage.local import LocalStore
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeNode
+    from small_node import FakeNode
 
 MakeJob = Callable[..., dict[str, Any]]
 EndRun = Callable[..., Manifest]

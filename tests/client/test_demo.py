@@ -42,6 +42,8 @@ def demo(redis_url: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> Ca
     """Run the demo with a fake node; return its exit code and its output's last line."""
 
     def run(mode: str = "works", *, fresh: bool = False) -> tuple[int, dict[str, Any], str]:
+        with redis.Redis.from_url(redis_url) as connection:
+            connection.flushall()  # the real node brings a new redis-server each time
         command = [sys.executable, str(FAKE_NODE), redis_url, str(folder), mode]
         code = run_demo(Session(settings=ClientSettings()), folder=folder, fresh=fresh, command=command)
         shown = capsys.readouterr().out

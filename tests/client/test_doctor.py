@@ -13,7 +13,7 @@ from storage.identity import store_identity
 from storage.local import LocalStore
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeNode
+    from small_node import FakeNode
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from client.fetch import fetch_runs
 from queue_schemas.results import Manifest
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeNode
+    from small_node import FakeNode
 
 MakeJob = Callable[..., dict[str, Any]]
 EndRun = Callable[..., Manifest]

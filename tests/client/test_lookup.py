@@ -10,7 +10,7 @@ from client.client import H3Client
 from client.errors import AmbiguousIdError, UnknownRunError
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeNode
+    from small_node import FakeNode
 
 MakeJob = Callable[..., dict[str, Any]]
 

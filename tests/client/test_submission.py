@@ -18,7 +18,7 @@ from storage.identity import store_identity
 from storage.layout import sweep_key
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeNode
+    from small_node import FakeNode
 
 MakeJob = Callable[..., dict[str, Any]]
 EndRun = Callable[..., Manifest]
@@ -83,8 +83,9 @@ def test_many_jobs_are_one_sweep_and_a_double_is_one_run(
 
 
 def test_a_note_says_what_is_served_when_nothing_fits(
-    client: H3Client, node: "FakeNode", make_job: MakeJob
+    client: H3Client, node: "FakeNode", make_job: MakeJob, redis_url: str, storage: Path
 ) -> None:
+    start = f"h3-worker run --redis {redis_url} --storage {storage} --checkpoint h3-tiny"
     lonely = client.submit(make_job(seed=1))
     node.announce("h3-tiny")
 
@@ -92,12 +93,11 @@ def test_a_note_says_what_is_served_when_nothing_fits(
     fits = client.submit(make_job(attention="sdpa"))
 
     assert lonely.notes[-1] == (
-        "no live node serves checkpoint 'h3-tiny'; the job waits until one does."
-        " Start a node: h3-worker run --checkpoint h3-tiny"
+        f"no live node serves checkpoint 'h3-tiny'; the job waits until one does. Start a node: {start}"
     )
     assert handle.notes[-1] == (
         "no live node serves checkpoint 'h3-tiny' with attention 'sage2'; the job waits until one does:"
-        " h3-worker run --checkpoint h3-tiny. Served now: h3-tiny (attention sdpa)"
+        f" {start}. Served now: h3-tiny (attention sdpa)"
     )
     assert not any("no live node" in note for note in fits.notes)
 
