@@ -64,7 +64,7 @@ def _start(folder: Path, port: int, environment: Mapping[str, str]) -> tuple[Chi
         "--save",
         "",
         "--appendonly",
-        "no",
+        "yes",  # survives its own crash; the folder goes with the node
         "--maxmemory-policy",
         "noeviction",
         "--logfile",
