@@ -99,7 +99,8 @@ class LocalStore:
 
     def open(self, key: str) -> BinaryIO:
         path = self._path(key)
-        if not path.resolve().is_relative_to(self.root):
+        # `_path` has resolved the folder; only the last name can still be a link.
+        if path.is_symlink() and not path.resolve().is_relative_to(self.root):
             raise StorageAddressError(f"{key!r} is a link that leaves {self.root}")
         with _translated("read", path):
             try:
