@@ -21,6 +21,7 @@ from worker.errors import (
     EngineAnswerError,
     EngineBusyError,
     EngineLostError,
+    EngineNotReadyError,
     EngineStalledError,
     ReservationLostError,
     SlotClosedError,
@@ -62,11 +63,14 @@ class EngineClient:
         self._http.close()
 
     def ready(self, *, seconds: float = 10.0) -> EngineReady:
-        """Return what the engine says about itself. Raises EngineLostError, with the reason it gave."""
-        with self._translated():
-            answer = self._http.get("/ready", timeout=seconds)
+        """Return what the engine says about itself. Raises EngineNotReadyError, EngineLostError."""
+        try:
+            with self._translated():
+                answer = self._http.get("/ready", timeout=seconds)
+        except EngineStalledError:
+            raise EngineNotReadyError(self._address.url, reason=f"no answer in {seconds:.0f} s") from None
         if answer.status_code != 200:
-            raise EngineLostError(f"the engine at {self._address.url} is not ready: {_reason(answer)}")
+            raise EngineNotReadyError(self._address.url, reason=_reason(answer))
         try:
             return EngineReady.model_validate_json(answer.content)
         except ValidationError:

@@ -59,6 +59,14 @@ class EngineLostError(WorkerError):
     code = ErrorCode.ENGINE_LOST
 
 
+class EngineNotReadyError(EngineLostError):
+    """Raised when an engine answers that it cannot take jobs yet, or accepts and says nothing in time."""
+
+    def __init__(self, url: str, *, reason: str) -> None:
+        super().__init__(f"the engine at {url} is not ready: {reason}")
+        self.url, self.reason = url, reason
+
+
 class EngineStalledError(WorkerError):
     """Raised when the engine, or the whole job, showed no progress for too long."""
 

@@ -26,7 +26,7 @@ from storage.uri import open_store
 from worker.children import Child, end_all
 from worker.embedded_redis import check_port, free_port, start_redis
 from worker.engine_client import EngineAddress, EngineClient
-from worker.errors import EngineLostError, EngineStalledError, NodeStartError, SettingsError
+from worker.errors import EngineLostError, EngineNotReadyError, NodeStartError, SettingsError
 from worker.membership import CARD_EVERY_SECONDS, Membership
 from worker.settings import Settings, child_environment, node_of
 from worker.submit_hint import shown_storage, submit_command
@@ -160,7 +160,7 @@ class Supervisor:
                     ready = engine.ready()
                 except EngineLostError as error:
                     # A connection refused only says that the process has not come to listening yet.
-                    message = str(error).partition("is not ready: ")[2]
+                    message = error.reason if isinstance(error, EngineNotReadyError) else ""
                     if message and message != told and self._engine is None:  # our own writes to this stderr
                         self._tell(f"engine: {message}")
                     told = message or told
@@ -207,8 +207,8 @@ class Supervisor:
     def _renew(self, membership: Membership, engine: EngineClient) -> None:
         try:
             membership.renew(engine.ready(seconds=_ASK_SECONDS), state=EngineState.READY)
-        except (EngineLostError, EngineStalledError) as error:
-            starting = "is not ready: " in str(error) or self._engine is not None
+        except EngineLostError as error:
+            starting = isinstance(error, EngineNotReadyError) or self._engine is not None
             membership.renew(None, state=EngineState.STARTING if starting else EngineState.LOST)
 
     def _restartable(self) -> list[Child]:

@@ -1,5 +1,6 @@
 """The job process's side of the engine: patience with one that starts or is busy, and errors with a code."""
 
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from storage.local import LocalStore
 from worker.attempt import Attempt, make_film, prepare
 from worker.engine import Engine
 from worker.engine_client import EngineAddress, EngineClient
-from worker.errors import EngineAnswerError, EngineBusyError, EngineLostError
+from worker.errors import EngineAnswerError, EngineBusyError, EngineLostError, EngineNotReadyError
 from worker.relay import ProgressRelay
 from worker.service import Doors, EngineSlot
 
@@ -120,3 +121,13 @@ def test_steps_are_relayed_at_most_every_quarter_second_but_stages_at_once(
 def test_progress_that_cannot_be_written_does_not_end_the_job(free_port: int) -> None:
     with redis.Redis(port=free_port, retry=None) as nobody:
         ProgressRelay(nobody, "ab-1", fleet="h3")(ProgressEvent(stage=Stage.MUX))
+
+
+def test_an_engine_that_accepts_and_says_nothing_is_not_ready_yet() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = EngineAddress(f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+        with EngineClient(address) as engine, pytest.raises(EngineNotReadyError) as caught:
+            engine.ready(seconds=0.2)
+
+    assert caught.value.reason.startswith("no answer in")
