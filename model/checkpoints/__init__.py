@@ -1,0 +1,1 @@
+"""Checkpoint files as containers: descriptions, the strict reader, classification. Imports no torch."""
