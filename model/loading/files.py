@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from model.checkpoints.header import Header, read_header
 from model.errors import (
     CheckpointAmbiguousError,
     CheckpointFileError,
     CheckpointMissingError,
     ResidentSetError,
 )
-from model.loading.header import Header, read_header
 from model.loading.resident import SETS_FOLDER, find_set, set_files
 from model.loading.tensors import wrapper_prefix
 from queue_schemas.resident import ResidentSet, TransformerTask

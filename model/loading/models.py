@@ -12,10 +12,10 @@ from torch import nn
 
 from model import audio_vae, video_vae
 from model.audio_vae import AudioDecoder
+from model.checkpoints.header import Header
 from model.dit import H3Transformer, parameter_dtypes
 from model.dit.checkpoint import transformer_config_from_shapes
 from model.loading.files import ResidentFiles
-from model.loading.header import Header
 from model.loading.tensors import assign_strict, read_tensors, wrapper_prefix
 from model.text_encoder.encoder import TextEncoder, config_from_shapes
 from model.text_encoder.tokenizer import Tokenizer, load_tokenizer

@@ -7,7 +7,7 @@ milliseconds, and weights that were trained differ in every block. A file of one
 import hashlib
 from typing import Final
 
-from model.loading.header import Header
+from model.checkpoints.header import Header
 
 BLOCK_BYTES: Final = 64 * 1024
 BLOCKS: Final = 64

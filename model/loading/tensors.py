@@ -10,8 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from model.checkpoints.header import Header
 from model.errors import CheckpointFileError, CheckpointMismatchError
-from model.loading.header import Header
 
 PLAIN_DTYPES = frozenset({"BF16", "F16", "F32"})
 WRAPPER_PREFIXES = ("model.diffusion_model.", "diffusion_model.")

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from model.checkpoints.header import read_header
 from model.config import TINY
 from model.errors import (
     CheckpointAmbiguousError,
@@ -19,7 +20,6 @@ from model.errors import (
     CheckpointMissingError,
 )
 from model.loading.files import find_files
-from model.loading.header import read_header
 from model.loading.models import load_audio_decoder, load_transformer, load_video_decoder
 from model.synthetic.h3_tiny import transformer_tensors, write_h3_tiny
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from model.checkpoints.header import read_header
 from model.errors import CheckpointMissingError, ResidentSetError
 from model.loading.files import find_files
-from model.loading.header import read_header
 from model.loading.sample import BLOCK_BYTES, BLOCKS, block_offsets, sample_sha256
 from model.synthetic.h3_tiny import write_h3_tiny
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from model.checkpoints.header import read_header
 from model.config import RELEASED
 from model.errors import SyntheticFolderError
-from model.loading.header import read_header
 from model.synthetic.encoder_tensors import audio_encoder_shapes, video_encoder_shapes
 from model.synthetic.h3_tiny import ensure_h3_tiny, write_h3_tiny
 from model.video_vae import VideoDecoder

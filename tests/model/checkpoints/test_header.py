@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from model.checkpoints.header import read_header
 from model.errors import CheckpointFileError
-from model.loading.header import read_header
 
 
 def write(path: Path, document: Any, payload: bytes = b"", *, length: int | None = None) -> Path:
