@@ -1,15 +1,18 @@
 """Cancel runs: the queue forgets what waits, what runs is told to stop, storage says so for good.
 
-The manifest `cancelled` of a run that waited is written here, by put-if-absent: where a node was quicker, its
-outcome stands.
+The manifest `cancelled` of a run that waited is written here, by put-if-absent, in turn with the nodes where
+the store does not decide by itself: where a node was quicker, its outcome stands.
 """
 
 from datetime import UTC, datetime
+from typing import Final
 
 import redis
 
 from broker.cancel import CancelOutcome, cancel_runs
+from broker.connection import queue_errors
 from broker.keys import entry_id
+from broker.turns import turns
 from client.handle import RunHandle, SweepHandle
 from client.outcomes import read_manifest
 from queue_schemas.errors import ErrorCode
@@ -17,6 +20,10 @@ from queue_schemas.events import JobError, JobStatus
 from queue_schemas.results import Manifest
 from storage.base import ArtifactStore
 from storage.layout import manifest_key
+from storage.turns import TurnTakingStore
+
+_WITHOUT_MANIFEST: Final = (CancelOutcome.REMOVED, CancelOutcome.UNKNOWN, CancelOutcome.ENDED)
+"""The queue will not run these; one that ended and has no manifest was cancelled by someone who broke off."""
 
 
 def cancel_handle(
@@ -29,7 +36,7 @@ def cancel_handle(
 ) -> dict[str, CancelOutcome]:
     """Cancel every run of a handle that has not ended; return what became of each, by run id.
 
-    A run that the queue does not know and that has no manifest is given one, so that nobody resumes it.
+    A run that the queue does not hold and that has no manifest is given one, so that nobody resumes it.
     """
     ended = {
         run.run_id for run in handle.runs if read_manifest(store, run.run_id, run.generation) is not None
@@ -38,9 +45,12 @@ def cancel_handle(
     entries = [entry_id(run.run_id, run.generation) for run in going]
     asked = cancel_runs(connection, entries, sweep_id=handle.sweep_id, force=force, fleet=fleet)
     found = dict.fromkeys(ended, CancelOutcome.ENDED)
-    for run, outcome in zip(going, asked, strict=True):
-        found[run.run_id] = outcome
-        if outcome in (CancelOutcome.REMOVED, CancelOutcome.UNKNOWN):
+    found |= {run.run_id: outcome for run, outcome in zip(going, asked, strict=True)}
+    unwritten = [run for run in going if found[run.run_id] in _WITHOUT_MANIFEST]
+    if unwritten and not store.conditional_writes():
+        store = TurnTakingStore(store, turns(connection, fleet=fleet))
+    with queue_errors(connection):
+        for run in unwritten:
             data = _cancelled(run).model_dump_json().encode()
             won = store.put_if_absent(manifest_key(run.run_id, run.generation), data)
             found[run.run_id] = CancelOutcome.REMOVED if won else CancelOutcome.ENDED

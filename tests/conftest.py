@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from storage.local import LocalStore
+
 # Before anything imports torch, and for every process that a test starts: OpenMP threads that spin at
 # barriers make a tiny model a hundred times slower as soon as another process wants a core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -105,3 +107,20 @@ def redis_url(redis_server: str) -> str:
 def redis_connection(redis_url: str) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(redis_url) as connection:
         yield connection
+
+
+class CarelessStore(LocalStore):
+    """As an object store that ignores `If-None-Match`: the last writer wins, and everyone is told yes."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self.put_bytes(key, data)
+        return True
+
+    def conditional_writes(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def careless_store(tmp_path: Path) -> LocalStore:
+    """A store that does not decide by itself."""
+    return CarelessStore(tmp_path / "careless")

@@ -1,14 +1,19 @@
 """Cancelling: durable, by the last who wants a run, and told by the manifest for good."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from broker.cancel import CancelOutcome, is_cancelled
+from broker import keys
+from broker.cancel import CancelOutcome, cancel_runs, is_cancelled
+from broker.turns import turns
 from client.client import H3Client
 from client.handle import Outcome
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobStatus
 from queue_schemas.results import Manifest
+from storage.base import ArtifactStore
+from storage.layout import manifest_key
 
 if TYPE_CHECKING:
     from small_node import FakeNode
@@ -80,3 +85,34 @@ def test_a_run_that_ended_or_that_redis_forgot(
     assert client.get(done.run_id).status is JobStatus.SUCCEEDED
     assert client.cancel(lost) == {lost.run_id: CancelOutcome.REMOVED}
     assert client.get(lost.run_id).status is JobStatus.CANCELLED
+
+
+def test_a_cancel_that_broke_off_before_its_manifest_is_made_good_by_the_next(
+    client: H3Client, node: "FakeNode", make_job: MakeJob
+) -> None:
+    run = client.submit(make_job())
+    cancel_runs(node.connection, [f"{run.run_id}-1"], sweep_id=run.sweep_id)
+
+    assert client.cancel(run) == {run.run_id: CancelOutcome.REMOVED}
+    assert client.get(run.run_id).manifest is not None
+
+
+def test_where_the_store_does_not_decide_a_cancelled_manifest_waits_for_its_turn(
+    client: H3Client,
+    node: "FakeNode",
+    make_job: MakeJob,
+    end_run: EndRun,
+    careless_store: ArtifactStore,
+) -> None:
+    client.store = careless_store
+    run = client.submit(make_job())
+    entry = keys.entry_key(f"{run.run_id}-1")
+
+    with ThreadPoolExecutor(1) as thread, turns(node.connection, fleet="h3")(manifest_key(run.run_id, 1)):
+        asked = thread.submit(client.cancel, run)
+        while node.connection.hget(entry, "status") != b"canceled":
+            assert not asked.done()
+        end_run(careless_store, make_job())  # a node whose lease ran out commits just now
+
+    assert asked.result() == {run.run_id: CancelOutcome.ENDED}
+    assert client.get(run.run_id).status is JobStatus.SUCCEEDED

@@ -8,19 +8,12 @@ from pathlib import Path
 import pytest
 import redis
 
+from broker.turns import turns
+from storage.base import ArtifactStore
+from storage.errors import StorageUnavailableError
 from storage.local import LocalStore
-from worker.turns import TurnTakingStore, decides_by_itself, open_fleet_store
-
-
-class CarelessStore(LocalStore):
-    """As an object store that ignores `If-None-Match`: the last writer wins, and everyone is told yes."""
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        self.put_bytes(key, data)
-        return True
-
-    def conditional_writes(self) -> bool:
-        return False
+from storage.turns import TurnTakingStore
+from worker.turns import decides_by_itself, open_fleet_store
 
 
 def winners(create: Callable[[bytes], bool]) -> list[bytes]:
@@ -35,8 +28,10 @@ def winners(create: Callable[[bytes], bool]) -> list[bytes]:
         return [data for data in threads.map(race, range(6)) if data is not None]
 
 
-def test_of_many_that_create_one_key_by_turns_one_wins(redis_connection: redis.Redis, tmp_path: Path) -> None:
-    store = TurnTakingStore(CarelessStore(tmp_path), redis_connection, fleet="h3")
+def test_of_many_that_create_one_key_by_turns_one_wins(
+    redis_connection: redis.Redis, careless_store: ArtifactStore
+) -> None:
+    store = TurnTakingStore(careless_store, turns(redis_connection, fleet="h3"))
 
     (winner,) = winners(lambda data: store.put_if_absent("runs/a/1/manifest.json", data))
 
@@ -57,10 +52,10 @@ def test_a_folder_decides_by_itself_and_is_used_as_it_is(
 
 
 def test_one_who_takes_turns_is_the_store_in_everything_else(
-    redis_connection: redis.Redis, tmp_path: Path
+    redis_connection: redis.Redis, careless_store: ArtifactStore, tmp_path: Path
 ) -> None:
-    plain = CarelessStore(tmp_path / "store")
-    store = TurnTakingStore(plain, redis_connection, fleet="h3")
+    plain = careless_store
+    store = TurnTakingStore(plain, turns(redis_connection, fleet="h3"))
     (tmp_path / "film").write_bytes(b"film")
 
     store.put_file("a/film", tmp_path / "film")
@@ -74,9 +69,29 @@ def test_one_who_takes_turns_is_the_store_in_everything_else(
         assert stream.read() == b"film"
 
 
-def test_without_redis_nobody_gets_a_turn(tmp_path: Path, free_port: int) -> None:
+def test_a_turn_that_nobody_gives_up_is_an_error_of_the_store(
+    redis_connection: redis.Redis, careless_store: ArtifactStore
+) -> None:
+    store = TurnTakingStore(careless_store, turns(redis_connection, fleet="h3", wait_seconds=0.01))
+
+    with turns(redis_connection, fleet="h3")("a"), pytest.raises(StorageUnavailableError, match="turn"):
+        store.put_if_absent("a", b"1")
+
+    assert store.put_if_absent("a", b"1")
+
+
+def test_a_turn_that_ran_out_meanwhile_does_not_hide_what_was_written(
+    redis_connection: redis.Redis,
+) -> None:
+    with turns(redis_connection, fleet="h3")("a") as is_mine:
+        redis_connection.delete("h3:turn:a")
+
+    assert is_mine
+
+
+def test_without_redis_nobody_gets_a_turn(careless_store: ArtifactStore, free_port: int) -> None:
     nowhere = redis.Redis(port=free_port, retry=None)
-    store = TurnTakingStore(CarelessStore(tmp_path), nowhere, fleet="h3")
+    store = TurnTakingStore(careless_store, turns(nowhere, fleet="h3"))
 
     with pytest.raises(redis.exceptions.ConnectionError):
         store.put_if_absent("a", b"1")
