@@ -5,6 +5,12 @@ import redis
 from broker import keys
 
 
+def watch_sweep(connection: redis.Redis, sweep_id: str, *, fleet: str) -> None:
+    """Have a sweep looked at of which nothing was queued; submitting a run does as much."""
+    now, _ = connection.time()
+    connection.zadd(keys.sweeps_key(fleet), {sweep_id: now}, nx=True)
+
+
 def sweeps_to_look_at(connection: redis.Redis, *, fleet: str, most: int) -> list[str]:
     """Return ids of sweeps whose time to be looked at has come, the longest waiting first."""
     seconds, _ = connection.time()

@@ -15,12 +15,13 @@ from typing import Any, Self, Unpack
 import redis
 
 from broker.cancel import CancelOutcome
-from broker.connection import connect, show_address
+from broker.connection import connect, queue_errors, show_address
 from broker.errors import QueueEntryError, QueueUnavailableError
 from broker.keys import check_fleet, entry_id
 from broker.nodes import live_nodes
 from broker.states import RunState, find_entries, read_states
 from broker.submit import submit_runs
+from broker.sweeps import watch_sweep
 from client.cancelling import cancel_handle
 from client.errors import NodeRequiredError, UnknownRunError
 from client.fleet import (
@@ -323,6 +324,9 @@ class H3Client:
         entries = queue_entries(sweep, queued, needs)
         try:
             submitted = submit_runs(self._connection, entries, fleet=self.fleet)
+            if not entries:  # it gets its summary all the same
+                with queue_errors(self._connection):
+                    watch_sweep(self._connection, sweep.sweep_id, fleet=self.fleet)
         except QueueUnavailableError:
             again = f"h3 sweep --resume {sweep.sweep_id}"
             logger.warning("the sweep is in storage; queue what of it is missing with: %s", again)

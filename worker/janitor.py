@@ -16,7 +16,7 @@ import redis
 
 from broker.claim import park
 from broker.connection import queue_errors
-from broker.errors import QueueEntryError
+from broker.errors import QueueEntryError, QueueUnavailableError
 from broker.lease import Lease
 from broker.patience import AWAY
 from broker.recovery import Expired, expired_leases, lead, list_due, resign, seize
@@ -53,7 +53,9 @@ class Janitor:
         self._connection, self._store, self._fleet, self._times = connection, store, fleet, times
         self._clock = clock
         self._token = secrets.token_hex(16)
-        self._summaries = Summaries(connection, store, fleet=fleet, every_seconds=times.tick_seconds)
+        self._summaries = Summaries(
+            connection, store, fleet=fleet, every_seconds=times.tick_seconds, clock=clock
+        )
         self._settled_at: float | None = None
         """From when on leases that ran out may be taken; None while another janitor leads."""
         self._next_tick = 0.0
@@ -63,7 +65,7 @@ class Janitor:
         try:
             if self._leads():
                 self._work()
-        except AWAY as error:
+        except (*AWAY, QueueUnavailableError) as error:
             log.warning("Redis is away (%s)", type(error).__name__)
             self._settled_at = None
 

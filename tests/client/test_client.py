@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from broker.errors import QueueAddressError, QueueEntryError, QueueUnavailableError
+from broker.sweeps import sweeps_to_look_at
 from client.client import H3Client
 from client.errors import CheckpointChoiceError, DamagedArtifactError, UnknownRunError
 from client.handle import Outcome
@@ -80,6 +81,8 @@ def test_a_run_that_succeeded_is_answered_from_its_manifest(
     assert client.get(again.run_id).status is JobStatus.SUCCEEDED
     (result,) = client.results(again)
     assert result.video == client.store.locate(f"runs/{again.run_id}/1/attempts/1/video.mp4")
+    assert again.sweep_id is not None
+    assert sweeps_to_look_at(node.connection, fleet="h3", most=9) == [again.sweep_id]  # for its summary
 
 
 def test_a_run_that_failed_is_queued_as_its_next_generation(

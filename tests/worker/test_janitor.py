@@ -1,4 +1,4 @@
-"""The janitor in this process, its clock in hand: leading, waiting two beats, recovering, summarising."""
+"""The janitor in this process, its clock in hand: leading, waiting two beats, recovering."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +12,14 @@ from broker.claim import Claimant, claim
 from broker.lease import Lease, renew
 from broker.states import read_states
 from broker.submit import QueuedRun, submit_runs
-from queue_schemas.errors import ErrorCode
-from queue_schemas.events import JobError, JobStatus
-from queue_schemas.runs import Submission
-from queue_schemas.summaries import SweepSummary
-from queue_schemas.sweeps import Sweep, SweepRun
-from storage.layout import manifest_key, summary_key, sweep_key
+from queue_schemas.events import JobStatus
+from storage.layout import manifest_key
 from storage.local import LocalStore
-from worker.attempt import create_manifest, read_manifest
+from worker.attempt import read_manifest
 from worker.janitor import Janitor
 from worker.leasing import LeaseTimes
 
 TIMES = LeaseTimes(beat_seconds=10, tick_seconds=10, backoff_seconds=0)
-LOST = JobError(code=ErrorCode.STALLED, message="no step ended", retryable=True)
 
 
 class Clock:
@@ -161,69 +156,6 @@ def test_a_store_that_is_away_leaves_the_entry_for_the_next_time(
     assert status(redis_connection) is JobStatus.RUNNING
     (member,) = redis_connection.zrange(keys.leases_key(lease.queue), 0, -1)
     assert member.startswith(b"ab-1:janitor-")
-
-
-def sweep_of(connection: redis.Redis, store: LocalStore, *run_ids: str) -> None:
-    """Write a sweep and queue its runs, as a client does."""
-    runs = [SweepRun(run_id=run_id, job={}) for run_id in run_ids]
-    sweep = Sweep(sweep_id="s1", created_at="2026-01-01T00:00:00Z", runs=runs)
-    store.put_bytes(sweep_key("s1"), sweep.model_dump_json().encode())
-    submission = Submission(sweep_id="s1")
-    submit_runs(
-        connection,
-        [QueuedRun(run_id=run_id, generation=1, job={}, submission=submission) for run_id in run_ids],
-    )
-
-
-def read_summary(store: LocalStore) -> SweepSummary | None:
-    data = store.read_bytes(summary_key("s1"), limit_bytes=100_000)
-    return None if data is None else SweepSummary.model_validate_json(data)
-
-
-def test_a_sweep_gets_its_summary_when_its_last_run_has_ended(
-    janitor: Janitor, clock: Clock, redis_connection: redis.Redis, store: LocalStore
-) -> None:
-    def end(run_id: str, *, generation: int = 1, error: JobError | None = None) -> None:
-        create_manifest(store, run_id=run_id, generation=generation, number=1, error=error, files={})
-
-    def look() -> None:
-        redis_connection.zadd(keys.sweeps_key("h3"), {"s1": 1}, xx=True)
-        clock.now += 10
-        janitor.step()
-
-    sweep_of(redis_connection, store, "one", "two", "three")
-    end("one")
-    end("two", error=LOST)
-    look()
-    assert read_summary(store) is None
-
-    end("three", error=LOST)
-    end("three", generation=2)
-    look()
-
-    summary = read_summary(store)
-    assert summary is not None
-    assert (summary.succeeded, summary.failed, summary.cancelled) == (2, 1, 0)
-    assert [(run.run_id, run.generation, run.error) for run in summary.runs] == [
-        ("one", 1, None),
-        ("two", 1, ErrorCode.STALLED),
-        ("three", 2, None),
-    ]
-    assert redis_connection.zcard(keys.sweeps_key("h3")) == 0
-
-
-@pytest.mark.parametrize("content", [None, b"{"])
-def test_a_sweep_that_storage_does_not_know_is_forgotten(
-    janitor: Janitor, redis_connection: redis.Redis, store: LocalStore, content: bytes | None
-) -> None:
-    redis_connection.zadd(keys.sweeps_key("h3"), {"s1": 1})
-    if content is not None:
-        store.put_bytes(sweep_key("s1"), content)
-
-    janitor.step()
-
-    assert redis_connection.zcard(keys.sweeps_key("h3")) == 0
-    assert read_summary(store) is None
 
 
 def test_a_redis_that_is_away_is_waited_for(store: LocalStore, clock: Clock, free_port: int) -> None:
