@@ -117,6 +117,11 @@ def turn_key(fleet: str, artifact: str) -> str:
     return f"{check_fleet(fleet)}:turn:{artifact}"
 
 
+def round_key(fleet: str, what: str) -> str:
+    """Return the mark that some rare act of the leading janitor was begun lately."""
+    return f"{check_fleet(fleet)}:round:{what}"
+
+
 def leader_key(fleet: str) -> str:
     """Return the lock of the leading janitor."""
     return f"{check_fleet(fleet)}:janitor"

@@ -84,6 +84,12 @@ def resign(connection: redis.Redis, *, fleet: str, token: str) -> None:
     connection.register_script(_RESIGN)(keys=[keys.leader_key(fleet)], args=[token])
 
 
+def begin_round(connection: redis.Redis, what: str, *, fleet: str, every_seconds: float) -> bool:
+    """Say whether a rare act is due, and mark it as begun: once in `every_seconds`, whoever leads then."""
+    mark, milliseconds = keys.round_key(fleet, what), int(every_seconds * 1000)
+    return bool(connection.set(mark, "1", nx=True, px=milliseconds))
+
+
 def list_due(connection: redis.Redis, *, fleet: str) -> int:
     """Put every entry whose next attempt is due at the head of its queue; return how many."""
     script = connection.register_script(_DUE)

@@ -59,3 +59,5 @@ def reference_key(sha256: str, extension: str) -> str:
 
 RUNS_PREFIX = "runs/"
 SWEEPS_PREFIX = "sweeps/"
+PREFIXES = (RUNS_PREFIX, SWEEPS_PREFIX, "references/")
+"""All that this project writes to, but for single files at the top; others may keep things beside them."""

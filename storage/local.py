@@ -15,6 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +26,7 @@ from storage.errors import (
     StorageAddressError,
     StorageUnavailableError,
 )
-from storage.layout import PROBE_KEY, check_key, is_key
+from storage.layout import PREFIXES, PROBE_KEY, check_key, is_key
 
 _CHUNK_BYTES = 1024 * 1024
 _TEMPORARY = re.compile(r"\..+\.[0-9]+\.[0-9a-f]{16}\.tmp")
@@ -123,8 +124,9 @@ class LocalStore:
     def remove_abandoned(self, *, older_than_seconds: float) -> int:
         """As the protocol says; ages are by this machine's clock, so leave them far above its error."""
         removed, oldest = 0, time.time() - older_than_seconds
+        folders = [islice(os.walk(self.root), 1), *(os.walk(self.root / prefix) for prefix in PREFIXES)]
         with _translated("clean", self.root):
-            for folder, _, names in os.walk(self.root):
+            for folder, _, names in chain.from_iterable(folders):
                 for path in (Path(folder, name) for name in names if _TEMPORARY.fullmatch(name)):
                     with suppress(FileNotFoundError):  # its writer, or another cleaner, was quicker
                         if path.lstat().st_mtime < oldest:

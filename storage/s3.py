@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -27,7 +28,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from queue_schemas.benchmark import OutputFile
 from storage.errors import ArtifactMissingError, ArtifactTooLargeError, StorageUnavailableError
-from storage.layout import PROBE_KEY, check_key, is_key
+from storage.layout import PREFIXES, PROBE_KEY, check_key, is_key
 from storage.s3_address import Addressing, S3Address
 from storage.s3_errors import UNCONDITIONAL_CODES, code_of, translated
 
@@ -183,7 +184,7 @@ class S3Store:
     def remove_abandoned(self, *, older_than_seconds: float) -> int:
         """Abort uploads in parts that never ended: they are billed and no listing shows them."""
         removed = 0
-        for page in self._pages("list_multipart_uploads", ""):
+        for page in chain.from_iterable(self._pages("list_multipart_uploads", prefix) for prefix in PREFIXES):
             for upload in page.get("Uploads", ()):
                 if upload["Initiated"].timestamp() < time.time() - older_than_seconds:
                     with self._translated("clean", self.address.key_of(upload["Key"])):

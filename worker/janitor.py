@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
 import redis
 
@@ -19,10 +20,11 @@ from broker.connection import queue_errors
 from broker.errors import QueueEntryError, QueueUnavailableError
 from broker.lease import Lease
 from broker.patience import AWAY
-from broker.recovery import Expired, expired_leases, lead, list_due, resign, seize
+from broker.recovery import Expired, begin_round, expired_leases, lead, list_due, resign, seize
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError
 from storage.base import ArtifactStore
+from storage.errors import StorageError
 from worker.ending import FailedAttempt, end_failed_attempt
 from worker.leasing import LeaseTimes
 from worker.summaries import Summaries
@@ -30,6 +32,9 @@ from worker.turns import decides_by_itself, open_fleet_store
 
 log = logging.getLogger(__name__)
 
+ABANDONED_SECONDS: Final = 86_400.0
+"""Far longer than an upload takes: one that is removed in its middle fails, and is repeated."""
+CLEAN_EVERY_SECONDS: Final = 86_400.0
 _LOCK_TICKS = 3
 _DIED = JobError(
     code=ErrorCode.INTERNAL,
@@ -53,9 +58,7 @@ class Janitor:
         self._connection, self._store, self._fleet, self._times = connection, store, fleet, times
         self._clock = clock
         self._token = secrets.token_hex(16)
-        self._summaries = Summaries(
-            connection, store, fleet=fleet, every_seconds=times.tick_seconds, clock=clock
-        )
+        self._summaries = Summaries(connection, store, fleet=fleet, every_seconds=times.tick_seconds)
         self._settled_at: float | None = None
         """From when on leases that ran out may be taken; None while another janitor leads."""
         self._next_tick = 0.0
@@ -97,6 +100,9 @@ class Janitor:
             for expired in expired_leases(self._connection, fleet=self._fleet):
                 self._recover(expired)
         self._summaries.advance()
+        if begin_round(self._connection, "clean", fleet=self._fleet, every_seconds=CLEAN_EVERY_SECONDS):
+            # In a thread: a walk through a large store takes longer than this janitor's lock lives.
+            threading.Thread(target=_clean, args=(self._store,), name="clean", daemon=True).start()
 
     def _recover(self, expired: Expired) -> None:
         execution = f"janitor-{secrets.token_hex(8)}"
@@ -122,6 +128,16 @@ class Janitor:
 
     def _park(self, lease: Lease, error: Exception) -> None:
         park(self._connection, lease, reason=str(error), fleet=self._fleet)
+
+
+def _clean(store: ArtifactStore) -> None:
+    try:
+        removed = store.remove_abandoned(older_than_seconds=ABANDONED_SECONDS)
+    except StorageError as error:
+        log.warning("unfinished uploads not removed: %s", error)
+        return
+    if removed:
+        log.info("%d unfinished uploads of writers that died were removed", removed)
 
 
 def run_janitor(

@@ -1,14 +1,13 @@
 """Summaries of sweeps, made from storage alone, a little at a time: a janitor leads only while it beats.
 
 Runs are looked at in the sweep's order; the first that has not ended stops the look, and the next one goes on
-from there, so a long sweep costs one read per run and one per look. A sweep that Redis has lost, and one whose
-last run was ended for another, is found by a round through storage.
+from there, so a long sweep costs one read per run and one per look. A sweep that Redis has lost, or whose
+last run ended for the sake of another, is found by a round through storage.
 """
 
 import logging
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 
 from broker.errors import QueueEntryError
 from broker.keys import entry_id
+from broker.recovery import begin_round
 from broker.states import read_states
 from broker.sweeps import forget_sweep, look_again, sweeps_to_look_at, watch_sweep
 from queue_schemas import limits
@@ -32,8 +32,8 @@ from worker.attempt import read_manifest
 
 log = logging.getLogger(__name__)
 
-ROUND_SECONDS: Final = 3600.0
-"""How often storage is searched for sweeps without a summary."""
+_ROUND_SECONDS: Final = 3600.0
+"""How often storage is searched for sweeps without a summary; at once after Redis has lost everything."""
 _SWEEPS_AT_ONCE: Final = 20
 _READS_AT_ONCE: Final = 200
 _KEYS_AT_ONCE: Final = 1_000
@@ -56,19 +56,12 @@ class Summaries:
     """What one janitor knows of the sweeps that it watches; lost with it, and found again in storage."""
 
     def __init__(
-        self,
-        connection: redis.Redis,
-        store: ArtifactStore,
-        *,
-        fleet: str,
-        every_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, connection: redis.Redis, store: ArtifactStore, *, fleet: str, every_seconds: float
     ) -> None:
         self._connection, self._store, self._fleet = connection, store, fleet
-        self._every, self._clock = every_seconds, clock
+        self._every = every_seconds
         self._looks: dict[str, _Look] = {}
         self._round: Iterator[str] = iter(())
-        self._next_round = float("-inf")
         self._summarised = ""
         """The last sweep of the round that has a summary: its key comes right before sweep.json's."""
 
@@ -92,8 +85,7 @@ class Summaries:
 
     def _search(self) -> None:
         """Watch some sweeps that have no summary in storage, whatever Redis knows of them."""
-        if self._clock() >= self._next_round:
-            self._next_round = self._clock() + ROUND_SECONDS
+        if begin_round(self._connection, "summaries", fleet=self._fleet, every_seconds=_ROUND_SECONDS):
             self._round, self._summarised = self._store.list(SWEEPS_PREFIX), ""
         found = 0
         try:

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -85,9 +86,33 @@ def test_what_a_killed_writer_left_is_removed_when_it_is_old(store: LocalStore, 
     assert store.remove_abandoned(older_than_seconds=3600) == 0
     os.utime(store.root / left, (0, 0))
     os.utime(store.root / "runs/a/b.tmp", (0, 0))
+    others = store.root / "others" / Path(left).name
+    others.parent.mkdir()
+    others.touch()
+    os.utime(others, (0, 0))
 
     assert store.remove_abandoned(older_than_seconds=3600) == 1
-    assert files_below(store.root) == ["runs/a/b.tmp"]
+    assert files_below(store.root) == [f"others/{others.name}", "runs/a/b.tmp"]
+
+
+def test_an_upload_that_is_cleaned_away_in_its_middle_fails_and_can_be_repeated(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "slow.mp4")
+    with ThreadPoolExecutor(1) as thread, (tmp_path / "slow.mp4").open("r+b", buffering=0) as film:
+        upload = thread.submit(store.put_file, "runs/a/video.mp4", tmp_path / "slow.mp4")
+        film.write(b"the beginning")
+        while not files_below(store.root):
+            assert not upload.done()
+
+        assert store.remove_abandoned(older_than_seconds=3600) == 0  # while it is written it is young
+        os.utime(store.root / files_below(store.root)[0], (0, 0))
+        assert store.remove_abandoned(older_than_seconds=3600) == 1
+
+    assert isinstance(upload.exception(), StorageUnavailableError)
+    (tmp_path / "film.mp4").write_bytes(b"all of it")
+    store.put_file("runs/a/video.mp4", tmp_path / "film.mp4")
+    assert files_below(store.root) == ["runs/a/video.mp4"]
 
 
 def test_names_that_are_no_keys_are_not_listed(store: LocalStore) -> None:

@@ -100,14 +100,14 @@ def test_a_large_file_goes_up_in_parts_of_one_length(
 
 
 def test_uploads_that_never_ended_are_removed_when_they_are_old(store: S3Store, s3_client: Any) -> None:
-    s3_client.create_multipart_upload(Bucket=store.address.bucket, Key="films/runs/a/video.mp4")
-    s3_client.create_multipart_upload(Bucket=store.address.bucket, Key="others/video.mp4")
+    for key in ("films/runs/a/video.mp4", "films/backup/of/others.tar", "others/video.mp4"):
+        s3_client.create_multipart_upload(Bucket=store.address.bucket, Key=key)
 
     # moto says of every upload that it began in 2010.
     assert store.remove_abandoned(older_than_seconds=100 * 365 * 86_400) == 0
     assert store.remove_abandoned(older_than_seconds=3600) == 1
     left = s3_client.list_multipart_uploads(Bucket=store.address.bucket)["Uploads"]
-    assert [upload["Key"] for upload in left] == ["others/video.mp4"]
+    assert [upload["Key"] for upload in left] == ["films/backup/of/others.tar", "others/video.mp4"]
 
 
 def test_two_prefixes_of_a_bucket_are_two_stores(store: S3Store, s3_client: Any) -> None:

@@ -1,5 +1,7 @@
 """The janitor in this process, its clock in hand: leading, waiting two beats, recovering."""
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,9 @@ from worker.janitor import Janitor
 from worker.leasing import LeaseTimes
 
 TIMES = LeaseTimes(beat_seconds=10, tick_seconds=10, backoff_seconds=0)
+
+
+Eventually = Callable[..., None]
 
 
 class Clock:
@@ -156,6 +161,39 @@ def test_a_store_that_is_away_leaves_the_entry_for_the_next_time(
     assert status(redis_connection) is JobStatus.RUNNING
     (member,) = redis_connection.zrange(keys.leases_key(lease.queue), 0, -1)
     assert member.startswith(b"ab-1:janitor-")
+
+
+def test_what_writers_that_died_left_is_removed_once_a_day(
+    janitor: Janitor,
+    clock: Clock,
+    redis_connection: redis.Redis,
+    store: LocalStore,
+    eventually: Eventually,
+) -> None:
+    store.put_bytes("runs/a/1/record.json", b"{}")
+
+    def leave() -> Path:
+        left = store.root / f"runs/a/1/.video.mp4.1.{'0' * 16}.tmp"
+        left.touch()
+        os.utime(left, (0, 0))
+        return left
+
+    left = leave()
+    janitor.step()
+    eventually(lambda: not left.exists(), what="it is removed")
+
+    leave()
+    clock.now += 10
+    janitor.step()
+    mark = keys.round_key("h3", "clean")
+    assert 86_000 < redis_connection.ttl(mark) <= 86_400
+    assert left.exists()
+
+    redis_connection.delete(mark)
+    clock.now += 10
+    janitor.step()
+    eventually(lambda: not left.exists(), what="it is removed again")
+    assert store.read_bytes("runs/a/1/record.json", limit_bytes=9) == b"{}"
 
 
 def test_a_redis_that_is_away_is_waited_for(store: LocalStore, clock: Clock, free_port: int) -> None:

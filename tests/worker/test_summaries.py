@@ -17,22 +17,9 @@ from queue_schemas.sweeps import Sweep, SweepRun
 from storage.layout import summary_key, sweep_key
 from storage.local import LocalStore
 from worker.attempt import create_manifest
-from worker.summaries import ROUND_SECONDS, Summaries
+from worker.summaries import Summaries
 
 LOST = JobError(code=ErrorCode.STALLED, message="no step ended", retryable=True)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -41,9 +28,9 @@ def store(tmp_path: Path) -> LocalStore:
 
 
 @pytest.fixture
-def look(redis_connection: redis.Redis, store: LocalStore, clock: Clock) -> Callable[[], None]:
+def look(redis_connection: redis.Redis, store: LocalStore) -> Callable[[], None]:
     """Look at every sweep that is watched, as one janitor does again and again."""
-    summaries = Summaries(redis_connection, store, fleet="h3", every_seconds=10, clock=clock)
+    summaries = Summaries(redis_connection, store, fleet="h3", every_seconds=10)
 
     def act() -> None:
         for sweep_id in redis_connection.zrange(keys.sweeps_key("h3"), 0, -1):
@@ -148,7 +135,7 @@ def test_a_sweep_of_done_and_new_runs_waits_for_the_new_ones(
 
 
 def test_sweeps_that_redis_lost_get_their_summaries_at_the_next_round(
-    look: Callable[[], None], redis_connection: redis.Redis, store: LocalStore, clock: Clock
+    look: Callable[[], None], redis_connection: redis.Redis, store: LocalStore
 ) -> None:
     sweeps = [f"s{number:02}" for number in range(12)]
     for sweep_id in sweeps:
@@ -166,7 +153,7 @@ def test_sweeps_that_redis_lost_get_their_summaries_at_the_next_round(
     end(store, "two")
     look()
     assert read_summary(store, "unended") is None
-    clock.now += ROUND_SECONDS
+    redis_connection.delete(keys.round_key("h3", "summaries"))  # an hour later
     look()
     assert read_summary(store, "unended") is not None
 
