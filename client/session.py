@@ -21,7 +21,7 @@ from broker.errors import BrokerError
 from client.errors import ClientError
 from client.options import COMMON_OPTIONS, HOW_OPTIONS, JOB_OPTIONS
 from client.settings import ClientSettings
-from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_RUNTIME, ErrorCode, SchemaError
+from queue_schemas.errors import EXIT_INTERRUPTED, ErrorCode, SchemaError
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -30,17 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXPECTED_ERRORS = (ClientError, BrokerError, StorageError, SchemaError)
-_REFUSED = frozenset(
-    {
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.NOT_IMPLEMENTED,
-        ErrorCode.CHECKPOINT_MISSING,
-        ErrorCode.CHECKPOINT_INVALID,
-        ErrorCode.CHECKPOINT_MISMATCH,
-        ErrorCode.ATTENTION_UNAVAILABLE,
-        ErrorCode.OUTPUT_REJECTED,
-    }
-)
 
 
 @dataclass(kw_only=True)
@@ -94,7 +83,7 @@ class Session:
         """Say what went wrong, for people and programs; return the exit code."""
         say(sentence)
         self.emit(error_line(code, sentence))
-        return EXIT_REFUSED if code in _REFUSED else EXIT_RUNTIME
+        return code.exit_code
 
 
 def say(sentence: str) -> None:

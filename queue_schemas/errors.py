@@ -38,6 +38,11 @@ class ErrorCode(StrEnum):
     def retryable(self) -> bool:
         return self in _RETRYABLE
 
+    @property
+    def exit_code(self) -> int:
+        """Of a command that ends with it: the input was refused, or something failed."""
+        return EXIT_REFUSED if self in _REFUSALS else EXIT_RUNTIME
+
 
 _RETRYABLE = frozenset(
     {
@@ -50,6 +55,18 @@ _RETRYABLE = frozenset(
         ErrorCode.INTERNAL,
     }
 )
+_REFUSALS = frozenset(
+    {
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NOT_IMPLEMENTED,
+        ErrorCode.CHECKPOINT_MISSING,
+        ErrorCode.CHECKPOINT_INVALID,
+        ErrorCode.CHECKPOINT_MISMATCH,
+        ErrorCode.ATTENTION_UNAVAILABLE,
+        ErrorCode.OUTPUT_REJECTED,
+    }
+)
+"""The same files and the same job will never do."""
 
 
 class SchemaError(ValueError):

@@ -4,20 +4,10 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from queue_schemas.benchmark import OutputFile
-from queue_schemas.errors import EXIT_REFUSED, EXIT_RUNTIME, ErrorCode
+from queue_schemas.errors import EXIT_RUNTIME, ErrorCode
 from queue_schemas.events import JobError
 
 _MESSAGE_CHARACTERS: Final = 2_000  # a message must fit an event, whatever a library put into it
-_REFUSALS: Final = frozenset(
-    {
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.NOT_IMPLEMENTED,
-        ErrorCode.CHECKPOINT_MISSING,
-        ErrorCode.CHECKPOINT_INVALID,
-        ErrorCode.CHECKPOINT_MISMATCH,
-        ErrorCode.ATTENTION_UNAVAILABLE,
-    }
-)
 
 
 class WorkerError(Exception):
@@ -162,4 +152,4 @@ def exit_code_of(error: BaseException) -> int:
     """Return the exit code of a command that ends with `error`: refused input or a failure."""
     if isinstance(error, NodeStartError):
         return error.exit_code
-    return EXIT_REFUSED if error_code(error) in _REFUSALS else EXIT_RUNTIME
+    return error_code(error).exit_code

@@ -24,6 +24,10 @@ class PortTakenError(WorkerError):
     """Raised when the address that the engine should listen on cannot be had."""
 
 
+class LoadBrokenError(WorkerError):
+    """Raised when loading ended in no ordinary exception: a panic of a library, or an exit."""
+
+
 def serve(load: Loader, *, host: str, port: int, api_token: str | None) -> None:
     """Serve until SIGTERM or SIGINT. Raises SettingsError, PortTakenError, and whatever `load` raised."""
     doors = Doors(host=host, api_token=api_token)
@@ -82,4 +86,8 @@ def _load(load: Loader, slot: EngineSlot, server: uvicorn.Server, failures: list
         log.info("ready")
     except Exception as error:  # told by the main thread, which ends the process with it
         failures.append(error)
+    except BaseException as error:  # without this the process would wait for ever for a loader that is gone
+        log.error("loading broke", exc_info=error)
+        failures.append(LoadBrokenError(f"loading ended with {type(error).__name__}: {error}"))
+    if failures:
         server.should_exit = True

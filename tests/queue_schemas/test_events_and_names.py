@@ -3,7 +3,7 @@
 import pytest
 
 from queue_schemas.environment import ENVIRONMENT, EnvironmentNameError, check_environment
-from queue_schemas.errors import ErrorCode, nearest_hint
+from queue_schemas.errors import EXIT_REFUSED, EXIT_RUNTIME, ErrorCode, nearest_hint
 from queue_schemas.events import EVENT_ADAPTER, ErrorEvent, JobStatus, ProgressEvent, ResultEvent, Stage
 from queue_schemas.results import Manifest
 
@@ -45,11 +45,12 @@ def test_only_three_states_are_ends() -> None:
     assert ends == {JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED}
 
 
-def test_what_the_caller_did_wrong_is_never_worth_a_retry() -> None:
-    wrong = (ErrorCode.INVALID_REQUEST, ErrorCode.NOT_IMPLEMENTED, ErrorCode.CHECKPOINT_MISMATCH)
+def test_what_is_refused_is_never_worth_a_retry_and_the_rest_is_a_failure() -> None:
+    refused = {code for code in ErrorCode if code.exit_code == EXIT_REFUSED}
 
-    assert not any(code.retryable for code in wrong)
-    assert ErrorCode.ENGINE_LOST.retryable
+    assert refused == {code for code in ErrorCode if not code.retryable} - {ErrorCode.CANCELLED}
+    assert {ErrorCode.CHECKPOINT_INVALID, ErrorCode.OUTPUT_REJECTED} < refused
+    assert {code.exit_code for code in ErrorCode} == {EXIT_REFUSED, EXIT_RUNTIME}
 
 
 def test_an_unknown_environment_name_is_a_warning_with_the_nearest_one() -> None:
