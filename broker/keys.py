@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from rq.defaults import RQ_KEY_PREFIX
+from rq.worker_registration import REDIS_WORKER_KEYS, WORKERS_BY_QUEUE_KEY
 
 from broker.errors import QueueEntryError
 from queue_schemas.runs import Priority, needs_digest
 
 QUEUES_KEY: Final = f"{RQ_KEY_PREFIX}:queues"
 """rq's set of every queue, for its own tools."""
+WORKERS_KEY: Final = REDIS_WORKER_KEYS
+"""rq's set of the keys of every worker, for its own tools."""
 LIST_PREFIX: Final = f"{RQ_KEY_PREFIX}:queue:"
 LEASES_PREFIX: Final = f"{RQ_KEY_PREFIX}:wip:"
 ENTRY_PREFIX: Final = f"{RQ_KEY_PREFIX}:job:"
@@ -144,6 +147,11 @@ def cancel_key(fleet: str, entry: str) -> str:
 def wants_key(fleet: str, entry: str) -> str:
     """Return the set of sweeps that want an entry."""
     return f"{check_fleet(fleet)}:wants:{entry}"
+
+
+def workers_key(fleet: str) -> str:
+    """Return rq's set of the keys of the fleet's pullers, which name the fleet as their queue."""
+    return str(WORKERS_BY_QUEUE_KEY % check_fleet(fleet))
 
 
 def nodes_key(fleet: str) -> str:

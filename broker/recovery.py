@@ -64,6 +64,29 @@ return {redis.pcall('GET', KEYS[4]) or '1', used or '1'}
 """
 
 
+_FORGET_DEAD: Final = """
+-- KEYS: the fleet's workers, all workers, names of nodes; ARGV: beginning of a node card's key, seconds
+local forgotten = 0
+for _, worker in ipairs(redis.call('SMEMBERS', KEYS[1])) do
+  local left = redis.call('PTTL', worker)
+  if left == -1 then redis.call('EXPIRE', worker, ARGV[2]) end  -- written to by one that woke up and died
+  if left == -2 then
+    redis.call('SREM', KEYS[1], worker)
+    redis.call('SREM', KEYS[2], worker)
+    forgotten = forgotten + 1
+  end
+end
+for _, node in ipairs(redis.call('SMEMBERS', KEYS[3])) do
+  if redis.call('EXISTS', ARGV[1] .. node) == 0 then
+    redis.call('SREM', KEYS[3], node)
+    forgotten = forgotten + 1
+  end
+end
+return forgotten
+"""
+_WORKER_SECONDS: Final = 120
+
+
 @dataclass(frozen=True, slots=True)
 class Expired:
     """A lease that ran out: the queue, and the member as it stands there."""
@@ -95,6 +118,13 @@ def list_due(connection: redis.Redis, *, fleet: str) -> int:
     script = connection.register_script(_DUE)
     arguments: list[int | str] = [_BATCH, keys.LIST_PREFIX, keys.ENTRY_PREFIX]
     return int(script(keys=[keys.due_key(fleet), keys.wake_key(fleet)], args=arguments))
+
+
+def forget_dead(connection: redis.Redis, *, fleet: str) -> int:
+    """Take pullers and nodes that were killed off the lists that outlive their own keys; return how many."""
+    script = connection.register_script(_FORGET_DEAD)
+    lists = [keys.workers_key(fleet), keys.WORKERS_KEY, keys.nodes_key(fleet)]
+    return int(script(keys=lists, args=[keys.node_key(fleet, ""), _WORKER_SECONDS]))
 
 
 def expired_leases(connection: redis.Redis, *, fleet: str) -> list[Expired]:

@@ -20,7 +20,16 @@ from broker.connection import queue_errors
 from broker.errors import QueueEntryError, QueueUnavailableError
 from broker.lease import Lease
 from broker.patience import AWAY
-from broker.recovery import Expired, begin_round, expired_leases, lead, list_due, resign, seize
+from broker.recovery import (
+    Expired,
+    begin_round,
+    expired_leases,
+    forget_dead,
+    lead,
+    list_due,
+    resign,
+    seize,
+)
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError
 from storage.base import ArtifactStore
@@ -100,6 +109,7 @@ class Janitor:
             for expired in expired_leases(self._connection, fleet=self._fleet):
                 self._recover(expired)
         self._summaries.advance()
+        forget_dead(self._connection, fleet=self._fleet)
         if begin_round(self._connection, "clean", fleet=self._fleet, every_seconds=CLEAN_EVERY_SECONDS):
             # In a thread: a walk through a large store takes longer than this janitor's lock lives.
             threading.Thread(target=_clean, args=(self._store,), name="clean", daemon=True).start()

@@ -9,11 +9,13 @@ from broker import keys
 from broker.cancel import cancel_runs
 from broker.claim import Claimant, claim
 from broker.lease import Lease, Requeued, renew, requeue, settle
+from broker.nodes import announce
 from broker.overview import fleet_counts
-from broker.recovery import Expired, expired_leases, lead, list_due, resign, seize
+from broker.recovery import Expired, expired_leases, forget_dead, lead, list_due, resign, seize
 from broker.states import read_states
 from broker.submit import QueuedRun, submit_runs
 from queue_schemas.events import JobStatus
+from queue_schemas.nodes import NodeCard
 
 
 def take(connection: redis.Redis, *, seconds: float = 60) -> Lease:
@@ -175,3 +177,20 @@ def test_one_janitor_leads_until_its_lock_is_given_back_or_runs_out(redis_connec
     resign(redis_connection, fleet="h3", token="a")
     assert asks("b") is True
     assert 0 < redis_connection.pttl(keys.leader_key("h3")) <= 30_000
+
+
+def test_nodes_that_never_said_goodbye_and_workers_that_would_never_expire_are_forgotten(
+    redis_connection: redis.Redis,
+) -> None:
+    card = NodeCard(
+        node="alive", checkpoint="h3", weights="real", device="cpu", attention_backends=[], started_at=""
+    )
+    announce(redis_connection, card, ttl_seconds=60)
+    redis_connection.sadd(keys.nodes_key("h3"), "long-dead")
+    redis_connection.sadd(keys.workers_key("h3"), "rq:worker:late")
+    redis_connection.hset("rq:worker:late", "state", "idle")  # by one that woke up after its key was gone
+
+    assert forget_dead(redis_connection, fleet="h3") == 1
+
+    assert redis_connection.smembers(keys.nodes_key("h3")) == {b"alive"}
+    assert 0 < redis_connection.ttl("rq:worker:late") <= 120

@@ -192,6 +192,29 @@ def test_a_second_signal_gives_the_job_back_and_no_attempt_is_used(
     assert not has_manifest(store, run_id)
 
 
+@pytest.mark.usefixtures("janitor")
+def test_a_puller_that_was_killed_is_taken_off_the_lists_and_nobody_else(
+    settings: Settings, redis_connection: redis.Redis, eventually: Eventually
+) -> None:
+    theirs = "rq:worker:theirs"
+    redis_connection.sadd(keys.WORKERS_KEY, theirs)  # of another application on this Redis
+    with running(settings, *short("pull")) as first, running(settings, *short("pull")):
+        ours = keys.workers_key("h3")
+        eventually(lambda: redis_connection.scard(ours) == 2, what="both have registered")
+        first.kill()
+        (dead,) = (k for k in redis_connection.smembers(ours) if f"-{first.pid}-".encode() in k)
+        assert 0 < redis_connection.ttl(dead) <= 120
+
+        redis_connection.delete(dead)  # as its time to live does
+
+        eventually(lambda: not redis_connection.sismember(keys.WORKERS_KEY, dead), what="it is forgotten")
+        assert redis_connection.scard(ours) == 1
+        assert redis_connection.smembers(keys.WORKERS_KEY) == {
+            *redis_connection.smembers(ours),
+            theirs.encode(),
+        }
+
+
 @pytest.mark.slow
 def test_with_real_times_a_job_whose_node_dies_runs_again_within_two_minutes(
     *,
