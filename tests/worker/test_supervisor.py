@@ -19,6 +19,8 @@ import redis
 from broker.nodes import live_nodes
 from broker.states import read_states
 from broker.submit import QueuedRun, submit_runs
+from client.doctor import examine
+from client.settings import ClientSettings
 from queue_schemas.events import JobStatus
 from queue_schemas.jobs import JOB_ADAPTER
 from worker.embedded_redis import find_redis_server
@@ -151,6 +153,8 @@ def test_a_node_works_announces_itself_and_ends_in_order_on_ctrl_c(
     for entry in entries:
         eventually(lambda entry=entry: status(node, entry) is JobStatus.SUCCEEDED, what=f"{entry} succeeds")
     assert len(list((tmp_path / "store").rglob("manifest.json"))) == 4
+    seen = ClientSettings(redis_url=node.ready["redis_url"], storage_url=node.ready["storage_url"])
+    assert [finding for finding in examine(seen) if not finding.is_fine] == []  # `h3 doctor` ends with 0
 
     # Supervisor, redis-server, engine, two pullers, janitor; the last job process may take a moment to end.
     eventually(lambda: len(node.running()) == 6, what="six processes run")
