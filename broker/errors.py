@@ -18,12 +18,16 @@ class QueueAddressError(BrokerError):
 
 
 class QueueUnavailableError(BrokerError):
-    """Raised when no usable Redis answers; the message names the address and what to try."""
+    """Raised when no usable Redis answers; the message names the address and what to try.
+
+    `answers` says that one does and refuses: it takes no commands now.
+    """
 
     code = ErrorCode.QUEUE_UNAVAILABLE
 
-    def __init__(self, address: str, reason: str, *, remedy: str) -> None:
-        super().__init__(f"no Redis answers at {address} ({reason}); {remedy}")
+    def __init__(self, address: str, reason: str, *, remedy: str, answers: bool = False) -> None:
+        fault = f"the Redis at {address} takes no commands" if answers else f"no Redis answers at {address}"
+        super().__init__(f"{fault} ({reason}); {remedy}")
         self.address, self.reason, self.remedy = address, reason, remedy
 
 

@@ -10,7 +10,7 @@ import redis
 log = logging.getLogger(__name__)
 
 AWAY: Final = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
-"""What redis-py raises while the server does not answer; one that loads its data counts too."""
+"""What is raised while the server does not answer, loads its data or refuses (`refusals.py`)."""
 _FIRST_SECONDS: Final = 0.2
 _LAST_SECONDS: Final = 3.0
 
@@ -26,6 +26,6 @@ def patiently(act: Callable[[], Answer], *, seconds: float, what: str) -> Answer
         except AWAY as error:
             if time.monotonic() + pause > deadline:
                 raise
-            log.warning("%s: Redis is away (%s); waiting for it", what, type(error).__name__)
+            log.warning("%s: waiting for Redis: %s", what, error)
         time.sleep(pause)
         pause = min(2 * pause, _LAST_SECONDS)

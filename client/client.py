@@ -14,8 +14,9 @@ from typing import Any, Self, Unpack
 
 import redis
 
+from broker.address import show_address
 from broker.cancel import CancelOutcome
-from broker.connection import connect, queue_errors, show_address
+from broker.connection import connect, queue_errors
 from broker.errors import QueueEntryError, QueueUnavailableError
 from broker.keys import check_fleet, entry_id
 from broker.nodes import live_nodes

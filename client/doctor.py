@@ -14,7 +14,8 @@ from urllib.request import urlopen
 
 import redis
 
-from broker.connection import connect, queue_errors, show_address
+from broker.address import show_address
+from broker.connection import connect, queue_errors
 from broker.errors import BrokerError
 from broker.nodes import live_nodes
 from broker.overview import fleet_counts, queue_overview

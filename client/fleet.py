@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from broker.connection import mask_password
+from broker.address import mask_secrets
 from client.errors import CheckpointChoiceError
 from client.handle import RunHandle
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
@@ -28,7 +28,7 @@ class StoreView:
 def node_command_line(redis_url: str, storage_url: str, fleet: str) -> str:
     """Return what starts a node of this fleet, for hints: no password, nothing that is the default."""
     given = {
-        "--redis": (mask_password(redis_url), DEFAULT_REDIS_URL),
+        "--redis": (mask_secrets(redis_url), DEFAULT_REDIS_URL),
         "--storage": (storage_url, DEFAULT_STORAGE_URL),
         "--fleet": (fleet, DEFAULT_FLEET),
     }

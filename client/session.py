@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
+from broker.address import mask_secrets
 from broker.errors import BrokerError
 from client.errors import ClientError
 from client.options import COMMON_OPTIONS, HOW_OPTIONS, JOB_OPTIONS
@@ -61,10 +62,8 @@ class Session:
 
     def hint(self, words: str) -> str:
         """Return the command `h3 <words>` with the addresses this one was given; no password is shown."""
-        from broker.connection import mask_password  # noqa: PLC0415 - redis is slow to load
-
-        shown = {name: mask_password(v) if name == "redis" else v for name, v in self.flags.items()}
-        return " ".join(["h3", words, *(f"--{name} {shlex.quote(value)}" for name, value in shown.items())])
+        flags = (f"--{name} {shlex.quote(mask_secrets(value))}" for name, value in self.flags.items())
+        return " ".join(["h3", words, *flags])
 
     def emit(self, value: Mapping[str, Any]) -> None:
         """Print the one JSON line of a command, unless a person or nobody is listening."""

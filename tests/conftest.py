@@ -4,12 +4,18 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests/ is no package
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before it, or tests/model would stand for model
+
+from own_redis import OwnRedis
 
 from storage.local import LocalStore
 
@@ -124,3 +130,12 @@ class CarelessStore(LocalStore):
 def careless_store(tmp_path: Path) -> LocalStore:
     """A store that does not decide by itself."""
     return CarelessStore(tmp_path / "careless")
+
+
+@pytest.fixture
+def own_redis(redis_program: str, tmp_path: Path, free_port: int) -> Iterator[OwnRedis]:
+    """A redis-server that this test may kill, freeze and fill."""
+    server = OwnRedis(redis_program, folder=tmp_path / "redis", port=free_port)
+    server.start()
+    yield server
+    server.kill()

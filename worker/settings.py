@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from broker.connection import show_address
+from broker.address import show_address
 from broker.errors import BrokerError
 from broker.keys import check_fleet
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL, check_environment

@@ -6,7 +6,7 @@ An option that a client in this folder and environment would default to is left 
 import shlex
 from typing import Final
 
-from broker.connection import mask_password
+from broker.address import mask_secrets
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
 from storage.local import LocalStore
 from storage.uri import DEFAULT_STORAGE_URL, open_store
@@ -18,7 +18,7 @@ _EXAMPLE: Final = "a red fox in snow"
 def submit_command(settings: Settings) -> tuple[str, str]:
     """Return the command, and a remark where the environment must hold what cannot be shown."""
     parts, remark = ["h3", "submit", _EXAMPLE], ""
-    if mask_password(settings.redis_url) != settings.redis_url:
+    if mask_secrets(settings.redis_url) != settings.redis_url:
         remark = " (with H3_REDIS_URL set as it is for this node)"
     elif settings.redis_url != DEFAULT_REDIS_URL:
         parts += ["--redis", settings.redis_url]

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import redis
 
-from broker.connection import connect, mask_password
+from broker.address import mask_secrets
+from broker.connection import connect
 from queue_schemas.errors import EXIT_REFUSED
 from queue_schemas.nodes import EngineState
 from queue_schemas.results import EngineReady
@@ -229,7 +230,7 @@ class Supervisor:
         self._on_ready(
             {
                 "event": "ready",
-                "redis_url": mask_password(settings.redis_url),
+                "redis_url": mask_secrets(settings.redis_url),
                 "engine_url": settings.engine_url,
                 "storage_url": shown_storage(settings.storage_url),
                 "fleet": settings.fleet,

@@ -1,7 +1,6 @@
 """Parts of a fleet as processes of a test, and what can be seen of them from outside."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,32 +87,3 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-class OwnRedis:
-    """A redis-server of one test that keeps its data in an append-only file, and can be killed."""
-
-    def __init__(self, program: str, *, folder: Path, port: int) -> None:
-        self.url = f"redis://127.0.0.1:{port}/0"
-        self._command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-        self._command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
-        self._command += ["--logfile", str(folder / "redis.log")]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-        self._process = subprocess.Popen(self._command, start_new_session=True)
-        with redis.Redis.from_url(self.url, retry=None) as connection:
-            while True:
-                assert self._process.poll() is None, "redis-server ended while starting"
-                try:
-                    connection.ping()
-                    return
-                except redis.exceptions.ConnectionError:
-                    os.sched_yield()
-
-    def kill(self) -> None:
-        """End it at once (-9)."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import redis
 from fake_pipeline import FakePipeline
-from fleet import OwnRedis, has_manifest, manifest_of, running, short, status_of, submit
+from fleet import has_manifest, manifest_of, running, short, status_of, submit
+from own_redis import OwnRedis
 
 from broker.cancel import CancelOutcome, cancel_runs
 from queue_schemas.events import JobStatus
@@ -21,14 +22,6 @@ Eventually = Callable[..., None]
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
-
-
-@pytest.fixture
-def own_redis(redis_program: str, tmp_path: Path, free_port: int) -> Iterator[OwnRedis]:
-    server = OwnRedis(redis_program, folder=tmp_path, port=free_port)
-    server.start()
-    yield server
-    server.kill()
 
 
 @pytest.fixture
@@ -75,6 +68,57 @@ def test_a_job_that_ends_while_redis_is_away_succeeds_when_it_is_back(
         assert manifest_of(store, run).attempt == 1
     assert puller.poll() is None
     assert pipeline.steps_run == 6
+
+
+def test_a_job_that_ends_while_redis_takes_no_writes_succeeds_when_it_does_again(
+    *,
+    own_redis: OwnRedis,
+    connection: redis.Redis,
+    puller: "subprocess.Popen[bytes]",
+    pipeline: FakePipeline,
+    store: Path,
+    make_fields: MakeFields,
+    eventually: Eventually,
+) -> None:
+    run_id = submit(connection, make_fields(prompt="hold"))
+    waiting = submit(connection, make_fields(seed=8))
+    eventually(pipeline.in_step.is_set, what="the job is in a step")
+
+    own_redis.refuse_as_full()
+    pipeline.release.set()
+    stored = store / "runs" / run_id / "1" / "attempts" / "1" / "benchmark.json"
+    eventually(stored.exists, what="the film is stored")
+    assert not has_manifest(store, run_id)  # it waits for the lease check
+    own_redis.accept()
+
+    for run in (run_id, waiting):
+        eventually(lambda run=run: status_of(connection, run) is JobStatus.SUCCEEDED, what="both succeed")
+        assert manifest_of(store, run).attempt == 1
+    assert puller.poll() is None
+
+
+def test_an_idle_puller_outlives_a_redis_that_becomes_a_replica_for_a_while(
+    *,
+    own_redis: OwnRedis,
+    connection: redis.Redis,
+    puller: "subprocess.Popen[bytes]",
+    make_fields: MakeFields,
+    eventually: Eventually,
+) -> None:
+    run_id = submit(connection, make_fields())
+    eventually(lambda: status_of(connection, run_id) is JobStatus.SUCCEEDED, what="the first job succeeds")
+
+    own_redis.refuse_as_replica()  # which ends every blocking read with an error
+    eventually(lambda: blocked(connection) == 0, what="Redis has told the puller")
+    own_redis.accept()
+
+    run_id = submit(connection, make_fields(seed=8))
+    eventually(lambda: status_of(connection, run_id) is JobStatus.SUCCEEDED, what="the next job succeeds")
+    assert puller.poll() is None
+
+
+def blocked(connection: redis.Redis) -> int:
+    return int(connection.info("clients")["blocked_clients"])
 
 
 def test_a_job_whose_redis_stays_away_commits_by_the_stores_word_alone(
