@@ -45,13 +45,16 @@ class ResidentSetError(ModelError):
 
 
 class CheckpointFileError(ModelError):
-    """Raised when a file is no readable safetensors file: truncated, foreign, malformed."""
+    """Raised when a file is no readable safetensors file: truncated, foreign, malformed.
+
+    `offset` is the byte of the file at which that shows, where one does.
+    """
 
     code = ErrorCode.CHECKPOINT_INVALID
 
-    def __init__(self, source: Path, reason: str) -> None:
-        super().__init__(f"{source}: {reason}")
-        self.source, self.reason = source, reason
+    def __init__(self, source: Path, reason: str, *, offset: int | None = None) -> None:
+        super().__init__(f"{source}: {reason}" + ("" if offset is None else f" (at byte {offset:,})"))
+        self.source, self.reason, self.offset = source, reason, offset
 
 
 class CheckpointMismatchError(ModelError):

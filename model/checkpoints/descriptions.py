@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from model.checkpoints.expressions import evaluate, round_up
-from model.checkpoints.header import ELEMENT_BITS
+from model.checkpoints.header_text import ELEMENT_BITS
 
 Size = Literal["full", "tiny"]
 VARIANTS: Final = (

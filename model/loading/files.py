@@ -3,6 +3,7 @@
 A role is recognised by tensor names, never by file name: published names repeat across different contents.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ MARKS: Final[Mapping[str, tuple[str, ...]]] = {
     "audio_vae": ("dec_in_proj.weight", "decoder.conv_pre.weight"),
 }
 """Tensor names whose presence makes a file a candidate for a role."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +177,7 @@ def _find(role: str, models_dir: Path | None, name: str | None, *, beside: Path 
             raise CheckpointFileError(
                 chosen, f"holds no H3 {role} (tensors {', '.join(MARKS[role])} are not there)"
             )
-        return header
+        return _told(header)
     if folder is None or not folder.is_dir():
         absent = f"there is no such folder in {models_dir}; " if models_dir is not None else ""
         raise CheckpointMissingError(
@@ -182,7 +185,13 @@ def _find(role: str, models_dir: Path | None, name: str | None, *, beside: Path 
             looked_at=[folder] if folder is not None else [Path(FOLDERS[role])],
             hint=f"{absent}set H3_MODELS_DIR or --models-dir, or name it with {OPTIONS[role]}",
         )
-    return _only_candidate(role, folder)
+    return _told(_only_candidate(role, folder))
+
+
+def _told(header: Header) -> Header:
+    if header.trailing_bytes:
+        log.warning("%s: %d bytes behind its last tensor are ignored", header.path, header.trailing_bytes)
+    return header
 
 
 def _present(role: str, models_dir: Path | None) -> str:

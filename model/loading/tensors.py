@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from model.checkpoints.header import Header
+from model.checkpoints.header import CheckpointFile, Header
+from model.checkpoints.header_text import TensorEntry
 from model.errors import CheckpointFileError, CheckpointMismatchError
 
-PLAIN_DTYPES = frozenset({"BF16", "F16", "F32"})
+PLAIN_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 WRAPPER_PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 
 
@@ -49,16 +49,23 @@ def read_tensors(
     refuse_quantised(header)
     prefix = wrapper_prefix(header.tensors)
     tensors = {}
-    try:
-        with safe_open(header.path, framework="pt", device="cpu") as file:
-            for stored in header.tensors:
-                name = stored.removeprefix(prefix)
-                if not name.startswith(tuple(ignored_prefixes)):
-                    # One tensor at a time: host memory stays at the largest tensor beside the page cache.
-                    tensors[name] = file.get_tensor(stored).to(device=device, dtype=dtype_of(name))
-    except (SafetensorError, OSError) as error:
-        raise CheckpointFileError(header.path, f"cannot be read: {error}") from None
+    with CheckpointFile(header.path) as file:
+        if file.header.sha256 != header.sha256:
+            raise CheckpointFileError(header.path, "has changed since it was checked; start again")
+        for stored, entry in header.tensors.items():
+            name = stored.removeprefix(prefix)
+            if not name.startswith(tuple(ignored_prefixes)):
+                # One tensor at a time: host memory stays at the largest tensor beside the page cache.
+                plain = _read_plain(file, entry)
+                tensors[name] = plain.to(device=device, dtype=dtype_of(name))
     return tensors
+
+
+def _read_plain(file: CheckpointFile, entry: TensorEntry) -> Tensor:
+    """Return one tensor as it is stored. Read here, since the reference library refuses trailing bytes."""
+    data = torch.empty(entry.end - entry.begin, dtype=torch.uint8)
+    file.read_into(memoryview(data.numpy().data), file.header.payload_offset + entry.begin)
+    return data.view(PLAIN_DTYPES[entry.dtype]).view(entry.shape)
 
 
 def assign_strict(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path) -> None:

@@ -131,6 +131,21 @@ def test_a_truncated_file_that_is_the_only_candidate_is_reported_as_such(tiny: P
         find_files(folder)
 
 
+def test_bytes_behind_the_last_tensor_are_told_and_ignored_as_a_published_file_has_65(
+    tiny: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = link_all(tiny, tmp_path)
+    path = transformer_file(folder)
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content + b"x" * 65)
+
+    header = find_files(folder).transformer
+
+    assert "65 bytes behind its last tensor are ignored" in caplog.text
+    load_transformer(header, device=CPU, compute_dtype=torch.float32)
+
+
 def damaged(tiny: Path, target: Path, damage: Damage) -> Path:
     save_file(damage(load_file(transformer_file(tiny))), target)
     return target
