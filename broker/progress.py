@@ -36,7 +36,7 @@ def parse_progress(fields: Mapping[bytes, bytes]) -> ProgressEvent | None:
     if not fields:
         return None
     try:
-        return ProgressEvent.model_validate(
+        return ProgressEvent.model_validate_strings(
             {
                 name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
                 for name, value in fields.items()

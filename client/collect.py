@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, TextIO
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from benchmarks.records import columns_of, leaves
 from client.errors import CollectTargetError, DamagedArtifactError, UnknownRunError
 from client.outcomes import latest_manifest, read_manifest, read_record, read_sweep
 from queue_schemas import limits
+from queue_schemas.base import Told
 from queue_schemas.benchmark import BenchmarkRecord
 from queue_schemas.events import JobStatus
 from queue_schemas.results import Manifest
@@ -156,17 +157,13 @@ def _collected(store: ArtifactStore, manifest: Manifest, asked_in: "_Sweeps") ->
     return Collected(record=record, sweep=sweep, label=label, film=film.name if film else "")
 
 
-class _Label(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
+class _Label(Told):
     run_id: str
     label: str = ""
 
 
-class _SweepLabels(BaseModel):
+class _SweepLabels(Told):
     """What a table needs of sweep.json; the jobs in it would take room."""
-
-    model_config = ConfigDict(extra="ignore")
 
     sweep_id: str
     created_at: str

@@ -4,18 +4,13 @@ Durations come from one machine's monotonic clock, except `queue_wait`, which co
 A field that does not apply (no GPU, a failed attempt) is null; nothing is guessed.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from queue_schemas.events import JobError, JobStatus
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+from queue_schemas.base import JsonFields, Told, Version1
+from queue_schemas.events import EndStatus, JobError
 
 
-class CheckpointFile(_Record):
+class CheckpointFile(Told):
     """One file that a role was loaded from."""
 
     role: str
@@ -34,7 +29,7 @@ class CheckpointFile(_Record):
         return f"{self.header_sha256}.{self.sample_sha256 or ''}"
 
 
-class CheckpointSet(_Record):
+class CheckpointSet(Told):
     """The files behind the checkpoint's name."""
 
     name: str
@@ -46,7 +41,7 @@ class CheckpointSet(_Record):
     files: list[CheckpointFile]
 
 
-class Environment(_Record):
+class Environment(Told):
     """The machine and the software."""
 
     node: str
@@ -60,7 +55,7 @@ class Environment(_Record):
     num_threads: int | None = None
 
 
-class Backends(_Record):
+class Backends(Told):
     """What was actually used, not what was asked for."""
 
     attention: str
@@ -71,7 +66,7 @@ class Backends(_Record):
     compiled: bool = False
 
 
-class Tokens(_Record):
+class Tokens(Told):
     """Rows of the packed sequence."""
 
     text: int
@@ -79,7 +74,7 @@ class Tokens(_Record):
     audio: int
 
 
-class Seconds(_Record):
+class Seconds(Told):
     """Where the time went."""
 
     queue_wait: float | None = None
@@ -100,7 +95,7 @@ class Seconds(_Record):
     """From the claim of the job to the end of the upload of its film, less `engine_wait`."""
 
 
-class OutputFile(_Record):
+class OutputFile(Told):
     """One stored output."""
 
     name: str
@@ -108,7 +103,7 @@ class OutputFile(_Record):
     sha256: str
 
 
-class MediaSummary(_Record):
+class MediaSummary(Told):
     """What the film holds, as read back from the finished file."""
 
     width: int
@@ -124,17 +119,17 @@ class MediaSummary(_Record):
     audio_seconds: float
 
 
-class BenchmarkRecord(_Record):
+class BenchmarkRecord(Told):
     """One attempt at one job."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Version1 = 1
     run_id: str
     job_id: str
     generation: int
     attempt: int
-    status: JobStatus
+    status: EndStatus
     error: JobError | None = None
-    request: dict[str, Any]
+    request: JsonFields
     """The job, every field written out."""
     notes: list[str] = []
     environment: Environment | None = None

@@ -1,10 +1,11 @@
 """Progress of one generation, as NDJSON lines from the engine and as a Redis hash from the puller."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 
+from queue_schemas.base import JsonFields, Lax, Told
 from queue_schemas.errors import ErrorCode
 
 
@@ -34,17 +35,21 @@ class JobStatus(StrEnum):
         return self in (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
 
 
-class _Lenient(BaseModel):
-    """Results and events ignore fields they do not know, so an old client keeps reading."""
+def _check_end(status: JobStatus) -> JobStatus:
+    if not status.terminal:
+        raise ValueError(f"{status.value!r} is no end of a run")
+    return status
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+EndStatus = Annotated[Lax[JobStatus], AfterValidator(_check_end)]
+"""How something ended."""
 
 
-class ProgressEvent(_Lenient):
+class ProgressEvent(Told):
     """A stage began, or one of its steps ended."""
 
     event: Literal["progress"] = "progress"
-    stage: Stage
+    stage: Lax[Stage]
     step: int = 0
     """Steps of this stage done so far."""
     steps: int = 0
@@ -53,26 +58,26 @@ class ProgressEvent(_Lenient):
     """Time the last step took."""
 
 
-class JobError(_Lenient):
+class JobError(Told):
     """Why a job failed: a code for programs, a sentence for a person."""
 
-    code: ErrorCode
+    code: Lax[ErrorCode]
     message: str
     retryable: bool
 
 
-class ErrorEvent(_Lenient):
+class ErrorEvent(Told):
     """The last line of a stream that failed."""
 
     event: Literal["error"] = "error"
     error: JobError
 
 
-class ResultEvent(_Lenient):
+class ResultEvent(Told):
     """The last line of a stream that succeeded; `result` is a `GenerateResult`."""
 
     event: Literal["result"] = "result"
-    result: dict[str, Any]
+    result: JsonFields
 
 
 Event = Annotated[ProgressEvent | ErrorEvent | ResultEvent, Field(discriminator="event")]

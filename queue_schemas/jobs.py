@@ -12,8 +12,6 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     TypeAdapter,
     ValidationError,
@@ -23,6 +21,7 @@ from pydantic import (
 )
 
 from queue_schemas import geometry, limits
+from queue_schemas.base import Asked, Lax, Version1
 from queue_schemas.errors import InvalidRequestError, explain
 
 
@@ -70,12 +69,10 @@ _FRAMES_SCHEMA = {
 }
 
 
-class JobFields(BaseModel):
+class JobFields(Asked):
     """The fields that every workflow has."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-
-    schema_version: Literal[1] = 1
+    schema_version: Version1 = 1
     prompt: Annotated[str, WithJsonSchema(_PROMPT_SCHEMA)]
     """1 to 7,000 characters of any script; kept to the last byte."""
     width: Annotated[int, WithJsonSchema(_SIDE_SCHEMA)] = 960
@@ -88,15 +85,15 @@ class JobFields(BaseModel):
     """Model evaluations, as ComfyUI counts them; diffusers' num_inference_steps is one more."""
     seed: Annotated[int, Field(ge=0, le=limits.SEED_MAX)]
     """Always explicit: whoever builds the job draws one, so every result can be made again."""
-    conventions: ConventionsName = ConventionsName.COMFYUI
-    sampler: Sampler = Sampler.EULER
-    schedule: Schedule = Schedule.SIMPLE
+    conventions: Lax[ConventionsName] = ConventionsName.COMFYUI
+    sampler: Lax[Sampler] = Sampler.EULER
+    schedule: Lax[Schedule] = Schedule.SIMPLE
     """Where it is left out, the preset of `conventions` supplies it."""
     shift_video: Annotated[float, Field(gt=0, le=limits.SHIFT_MAX)] = 12.0
     shift_audio: Annotated[float, Field(gt=0, le=limits.SHIFT_MAX)] = 3.0
     attention: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = "auto"
     """`auto`, or a backend that `GET /ready` lists; a named one that is missing is an error."""
-    vae_dtype: VaeDtype = VaeDtype.FLOAT16
+    vae_dtype: Lax[VaeDtype] = VaeDtype.FLOAT16
     vae_tile_size: Annotated[
         int, Field(ge=limits.VAE_TILE_PIXELS_MIN, le=limits.VAE_TILE_PIXELS_MAX, multiple_of=16)
     ] = limits.VAE_TILE_PIXELS_DEFAULT
@@ -215,10 +212,8 @@ class FL2VAJob(JobFields):
     last_frame: str | None = None
 
 
-class ReferenceItem(BaseModel):
+class ReferenceItem(Asked):
     """One reference of a `ref2va` job; their order is semantic."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: Literal["image", "video", "audio"]
     source: str
@@ -231,7 +226,7 @@ class Ref2VAJob(JobFields):
     """Text and ordered images, clips and sounds in; video with soundtrack out. Not implemented yet."""
 
     workflow: Literal["ref2va"] = "ref2va"
-    references: Annotated[tuple[ReferenceItem, ...], Field(max_length=limits.REFERENCES)] = ()
+    references: Annotated[Lax[tuple[ReferenceItem, ...]], Field(max_length=limits.REFERENCES)] = ()
 
 
 Job = Annotated[T2VAJob | FL2VAJob | Ref2VAJob, Field(discriminator="workflow")]

@@ -2,8 +2,7 @@
 
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict
-
+from queue_schemas.base import Lax, Told
 from queue_schemas.benchmark import CheckpointFile
 
 
@@ -17,10 +16,8 @@ class EngineState(StrEnum):
     """It does not answer."""
 
 
-class NodeCard(BaseModel):
+class NodeCard(Told):
     """One node and the resident set that it serves."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     node: str
     """Unique in the fleet: host name and engine port, or what the operator chose."""
@@ -42,7 +39,7 @@ class NodeCard(BaseModel):
     host: str = ""
     engine_url: str | None = None
     """As the node itself reaches it: usually on its loopback."""
-    engine: EngineState = EngineState.READY
+    engine: Lax[EngineState] = EngineState.READY
     busy: bool = False
     jobs_served: int = 0
     """By this engine process."""

@@ -1,13 +1,15 @@
 """`GenerateRequest`: the body of `POST /generate`, a job's fields flat plus where the result goes."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, ValidationError
 
 from queue_schemas import limits
+from queue_schemas.base import Asked
 from queue_schemas.errors import InvalidRequestError, explain
 from queue_schemas.jobs import WORKFLOWS, Job, T2VAJob, build_job, infer_workflow
 
@@ -24,10 +26,8 @@ def check_output_name(name: str) -> str:
     return str(path)
 
 
-class Delivery(BaseModel):
+class Delivery(Asked):
     """The fields that a request has beyond its job; never hashed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     output: Annotated[str, AfterValidator(check_output_name)] | None = None
     """Relative name of the mp4 below the engine's output root; `<job_id>.mp4` when left out."""
@@ -39,10 +39,8 @@ class T2VARequest(Delivery, T2VAJob):
     """The flat body of a text-to-video request; only its JSON Schema is used."""
 
 
-class GenerateRequest(BaseModel):
+class GenerateRequest(Asked):
     """A parsed body: the job, which is hashed, and the delivery, which is not."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     job: Job
     delivery: Delivery = Delivery()
@@ -67,16 +65,20 @@ def parse_request(fields: Mapping[str, Any], *, checkpoint: str | None = None) -
     return GenerateRequest(job=build_job(rest, checkpoint=checkpoint), delivery=parsed)
 
 
-def load_json_object(text: str | bytes, *, limit_bytes: int) -> dict[str, Any]:
+def load_json_object(data: bytes, *, limit_bytes: int) -> dict[str, Any]:
     """Parse one JSON object of bounded size and depth; NaN, infinities and duplicate keys are refused.
 
     Raises InvalidRequestError.
     """
-    size = len(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"))
-    if size > limit_bytes:
-        raise InvalidRequestError(f"{size:,} bytes of JSON; at most {limit_bytes:,} are accepted")
+    if len(data) > limit_bytes:
+        raise InvalidRequestError(f"{len(data):,} bytes of JSON; at most {limit_bytes:,} are accepted")
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_pairs)
+        value = json.loads(
+            data,
+            parse_constant=_refuse_number,
+            parse_float=_finite_float,
+            object_pairs_hook=_unique_pairs,
+        )
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -86,8 +88,13 @@ def load_json_object(text: str | bytes, *, limit_bytes: int) -> dict[str, Any]:
     return value
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"{text:.40} is no JSON number")
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_number(text)
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from queue_schemas.base import Asked, Told
 
 RESERVATION_HEADER: Final = "H3-Reservation"
 """`POST /generate` presents the reservation in this header: it is no field of the job."""
@@ -11,10 +13,8 @@ RESERVATION_GONE_STATUS: Final = 410
 _TOKEN = r"^[0-9a-f]{32}$"
 
 
-class Reservation(BaseModel):
+class Reservation(Told):
     """The answer of every call to `/reserve`: who holds the slot, and for how long."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     reservation: Annotated[str, Field(pattern=_TOKEN)]
     """Random; whoever knows it holds the slot."""
@@ -22,10 +22,8 @@ class Reservation(BaseModel):
     """Left until the engine gives the slot to somebody else, unless it is confirmed or renewed before."""
 
 
-class ReservationRequest(BaseModel):
+class ReservationRequest(Asked):
     """The body of `/reserve/confirm`, `/reserve/renew` and `/reserve/release`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     reservation: Annotated[str, Field(pattern=_TOKEN)]
     run_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None

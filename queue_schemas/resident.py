@@ -6,19 +6,16 @@ path, or by its name below the role's folder, with or without `.safetensors`.
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from queue_schemas.base import Asked
 from queue_schemas.runs import NAME_PATTERN
 
 FileName = Annotated[str, Field(min_length=1, max_length=1_000)]
 TransformerTask = Literal["fl2va", "ref2va"]
 
 
-class _Set(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Transformers(_Set):
+class Transformers(Asked):
     """One transformer per task; either serves t2va."""
 
     fl2va: FileName | None = None
@@ -31,14 +28,14 @@ class Transformers(_Set):
         return self
 
 
-class ResidentLora(_Set):
+class ResidentLora(Asked):
     """A LoRA that jobs may ask for by its name. Declared only: no version loads one yet."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     file: FileName
 
 
-class ResidentSet(_Set):
+class ResidentSet(Asked):
     """The content of a set file."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]

@@ -1,9 +1,6 @@
 """What comes back: the engine's answer to one request, and the manifest that ends a run."""
 
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict
-
+from queue_schemas.base import JsonFields, Told, Version1
 from queue_schemas.benchmark import (
     Backends,
     CheckpointSet,
@@ -13,20 +10,16 @@ from queue_schemas.benchmark import (
     Seconds,
     Tokens,
 )
-from queue_schemas.events import JobError, JobStatus
+from queue_schemas.events import EndStatus, JobError
 
 
-class _Result(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
-
-
-class GenerateResult(_Result):
+class GenerateResult(Told):
     """The engine's answer: the file it wrote below its output root, and the facts for the record."""
 
     job_id: str
     output: str
     """Relative to the engine's output root."""
-    job: dict[str, Any]
+    job: JsonFields
     notes: list[str] = []
     environment: Environment
     checkpoint: CheckpointSet
@@ -43,7 +36,7 @@ class GenerateResult(_Result):
     dry_run: bool = False
 
 
-class EngineReady(_Result):
+class EngineReady(Told):
     """The answer of `GET /ready`."""
 
     ready: bool
@@ -56,15 +49,15 @@ class EngineReady(_Result):
     output_root: str
 
 
-class Manifest(_Result):
+class Manifest(Told):
     """The terminal record of a run, created once by put-if-absent; whoever creates it decides the outcome."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Version1 = 1
     run_id: str
     job_id: str
     generation: int
     attempt: int
-    status: JobStatus
+    status: EndStatus
     error: JobError | None = None
     files: dict[str, OutputFile] = {}
     """Role (`video`, `benchmark`, `request`) to the stored file; `name` is its key in the store."""

@@ -9,8 +9,9 @@ import json
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from queue_schemas.base import Asked, Lax
 from queue_schemas.jobs import JobFields
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -25,10 +26,8 @@ class Priority(StrEnum):
     LOW = "low"
 
 
-class RunKey(BaseModel):
+class RunKey(Asked):
     """What distinguishes runs of one job: repetitions, and runs that are tied to a node."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     repeat: Annotated[int, Field(ge=0, le=9_999)] = 0
     """`--force` takes the lowest number that is not used yet."""
@@ -43,13 +42,11 @@ class RunKey(BaseModel):
         return repeat + node
 
 
-class Submission(BaseModel):
+class Submission(Asked):
     """How a run was asked for; never part of its identity."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
     sweep_id: str | None = None
-    priority: Priority = Priority.NORMAL
+    priority: Lax[Priority] = Priority.NORMAL
     labels: dict[str, str] = {}
     """Free text for tables, for example the line of a prompts file."""
 

@@ -1,30 +1,23 @@
 """The summary of a sweep, written to storage when its last run has ended."""
 
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict
-
+from queue_schemas.base import Lax, Told, Version1
 from queue_schemas.errors import ErrorCode
-from queue_schemas.events import JobStatus
+from queue_schemas.events import EndStatus
 
 
-class RunSummary(BaseModel):
+class RunSummary(Told):
     """How one run of the sweep ended."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     run_id: str
     generation: int
-    status: JobStatus
-    error: ErrorCode | None = None
+    status: EndStatus
+    error: Lax[ErrorCode] | None = None
 
 
-class SweepSummary(BaseModel):
+class SweepSummary(Told):
     """How a sweep ended; runs in the sweep's own order."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    schema_version: Literal[1] = 1
+    schema_version: Version1 = 1
     sweep_id: str
     succeeded: int
     failed: int

@@ -5,10 +5,10 @@ to two (a relative folder); only the id says.
 """
 
 import secrets
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from queue_schemas.base import Told, Version1
 from storage.base import ArtifactStore
 from storage.errors import ArtifactTooLargeError, StoreIdentityError
 from storage.layout import STORE_KEY
@@ -16,12 +16,10 @@ from storage.layout import STORE_KEY
 _LIMIT_BYTES = 4096
 
 
-class StoreIdentity(BaseModel):
+class StoreIdentity(Told):
     """The content of `store.json`; written once, by whoever comes first."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    schema_version: Literal[1] = 1
+    schema_version: Version1 = 1
     store: str = Field(pattern=r"^[0-9a-f]{32}$")
 
 
