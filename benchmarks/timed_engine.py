@@ -1,8 +1,7 @@
-"""An engine whose jobs take a set time, and a puller that takes a set time to prepare: for timing the rest.
+"""An engine whose jobs take a set time: for timing the rest.
 
-Everything around both is the real thing: HTTP service, claim, lease, reservation, upload, manifest. Run as
-`python -m benchmarks.timed_engine engine STEP_SECONDS FILE` or `... puller SECONDS`, with settings from the
-environment; the engine appends one JSON line per job to FILE: when it had the GPU.
+Everything around it is the real thing. Run as `python -m benchmarks.timed_engine STEP_SECONDS FILE`, with
+settings from the environment; it appends one JSON line per job to FILE: when it had the GPU.
 """
 
 import json
@@ -10,30 +9,22 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from broker.connection import connect
 from model.base import Generation, OnProgress, PipelineCard
 from model.errors import GenerationCancelledError, WrongCheckpointError
 from queue_schemas.benchmark import Backends, CheckpointFile, CheckpointSet, Seconds, Tokens
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.geometry import SAMPLE_RATE_HZ, track_samples
 from queue_schemas.jobs import Job
-from worker import tasks
 from worker.command import reported
 from worker.engine import Engine
-from worker.engine_client import EngineAddress, EngineClient
-from worker.offers import offers_of
-from worker.puller import make_puller
 from worker.serving import serve
 from worker.settings import node_of, read_settings
-from worker.slot import SlotDoor
-from worker.tasks import TaskContext
 
 CHECKPOINT: Final = "timed"
-_READY_SECONDS: Final = 30.0
 
 
 class TimedPipeline:
@@ -103,40 +94,10 @@ def run_engine(*, step_seconds: float, log: Path) -> None:
     serve(load, host="127.0.0.1", port=settings.port, api_token=None)
 
 
-def run_puller(*, prepare_seconds: float) -> None:
-    """Pull until a signal; every job is prepared for so many seconds more than it takes anyway."""
-    settings, _ = read_settings()
-    prepare = tasks.prepare  # type: ignore[attr-defined]  # not its to export, but here to be slowed down
-
-    def slow_prepare(*arguments: Any, **named: Any) -> None:
-        time.sleep(prepare_seconds)
-        prepare(*arguments, **named)
-
-    tasks.prepare = slow_prepare  # type: ignore[attr-defined]
-    assert settings.engine_url is not None, "the benchmark sets H3_ENGINE_URL"
-    address = EngineAddress(settings.engine_url)
-    with EngineClient(address) as engine:
-        ready = engine.wait_ready(seconds=_READY_SECONDS)
-    context = TaskContext(
-        engine=address,
-        storage_url=settings.storage_url,
-        fleet=settings.fleet,
-        offers=offers_of(ready, node=ready.environment.node),
-    )
-    with SlotDoor(address) as door:
-        puller = make_puller(
-            connect(settings.redis_url), context=context, name=ready.environment.node, door=door
-        )
-        puller.work(logging_level="WARNING")
-
-
 def main() -> None:
-    """Run what the first argument names."""
+    """Serve as the arguments say."""
     with reported():
-        if sys.argv[1] == "engine":
-            run_engine(step_seconds=float(sys.argv[2]), log=Path(sys.argv[3]))
-        else:
-            run_puller(prepare_seconds=float(sys.argv[2]))
+        run_engine(step_seconds=float(sys.argv[1]), log=Path(sys.argv[2]))
 
 
 if __name__ == "__main__":

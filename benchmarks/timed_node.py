@@ -40,9 +40,10 @@ def timed_node(
     )
     redis, redis_url = start_redis(folder, port=0, environment=child_environment(settings))
     environment = child_environment(settings) | {"H3_REDIS_URL": redis_url}
-    program = [sys.executable, "-m", "benchmarks.timed_engine"]
-    commands = {"engine": [*program, "engine", str(step_seconds), str(turns)]}
-    commands |= {f"puller {number}": [*program, "puller", str(prepare_seconds)] for number in range(pullers)}
+    python = [sys.executable, "-m"]
+    commands = {"engine": [*python, "benchmarks.timed_engine", str(step_seconds), str(turns)]}
+    puller = [*python, "benchmarks.timed_puller", str(prepare_seconds)]
+    commands |= {f"puller {number}": puller for number in range(pullers)}
     others = [Child(name, command, environment=environment) for name, command in commands.items()]
     try:
         for child in others:

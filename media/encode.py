@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from media.errors import FilmInputError, FilmUnreadableError, FilmVerifyError, FilmWriteError
-from media.probe import probe, read_tags
+from media.probe import probe_with_tags
 from media.tracks import AAC_RATES_HZ, AudioTrack, VideoTrack
 from queue_schemas.benchmark import MediaSummary
 from queue_schemas.geometry import AUDIO_CHANNELS, FPS
@@ -60,8 +60,8 @@ def encode_mp4(
             fps=fps,
             tags=tags,
         )
-        found = probe(temporary)
-        _verify(path, found=found, written=written, tags_match=tags.items() <= read_tags(temporary).items())
+        found, found_tags = probe_with_tags(temporary)
+        _verify(path, found=found, written=written, tags_match=tags.items() <= found_tags.items())
         _commit(temporary, path)
     except av.FFmpegError as error:
         raise FilmWriteError(path, error.strerror or str(error)) from error

@@ -33,18 +33,14 @@ class _Decoded:
 
 def probe(path: Path) -> MediaSummary:
     """Decode every frame and sample of a film and say what there was. Raises FilmUnreadableError."""
-    try:
-        with av.open(str(path.absolute())) as container:
-            return _summary(container, path)
-    except (av.FFmpegError, UnicodeDecodeError) as error:
-        raise FilmUnreadableError(path, str(error)) from error
+    return probe_with_tags(path)[0]
 
 
-def read_tags(path: Path) -> dict[str, str]:
-    """Return the film's tags, among them `title` and `comment`. Raises FilmUnreadableError."""
+def probe_with_tags(path: Path) -> tuple[MediaSummary, dict[str, str]]:
+    """Do what `probe` does; return the film's tags too, among them `title` and `comment`."""
     try:
         with av.open(str(path.absolute())) as container:
-            return dict(container.metadata)
+            return _summary(container, path), dict(container.metadata)
     except (av.FFmpegError, UnicodeDecodeError) as error:
         raise FilmUnreadableError(path, str(error)) from error
 

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from queue_schemas.base import Asked, Told
+from queue_schemas.results import EngineReady
 
 RESERVATION_HEADER: Final = "H3-Reservation"
 """`POST /generate` presents the reservation in this header: it is no field of the job."""
@@ -20,6 +21,12 @@ class Reservation(Told):
     """Random; whoever knows it holds the slot."""
     seconds: float
     """Left until the engine gives the slot to somebody else, unless it is confirmed or renewed before."""
+
+
+class Confirmation(Reservation):
+    """The answer of `/reserve/confirm`: with it the caller knows the engine that it prepares for."""
+
+    engine: EngineReady
 
 
 class ReservationRequest(Asked):

@@ -25,6 +25,7 @@ from storage.base import ArtifactStore
 from storage.layout import attempt_prefix, manifest_key
 from worker.engine_client import EngineClient
 from worker.errors import EngineLostError
+from worker.slot import Slot
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,8 @@ class Attempt:
     queue_wait_seconds: float | None
     started_at: str = field(default_factory=utc_now)
     started: float = field(default_factory=time.monotonic)
-    slot: str | None = None
-    """The engine's next slot, kept for this job; None lets it wait in the engine's line."""
+    slot: Slot | None = None
+    """The engine's next slot, until it is presented; None lets the job wait in the engine's line."""
     job: Job | None = None
     ready: EngineReady | None = None
     """The engine as it was before this job; a failed attempt is recorded with it."""
@@ -70,7 +71,7 @@ def prepare(
     """Read the job and see that the engine is there. Nothing is stored yet: the GPU waits."""
     attempt.job = read_job(attempt.fields)
     on_event(ProgressEvent(stage=Stage.WAITING))
-    attempt.ready = engine.wait_ready(seconds=engine_seconds)
+    attempt.ready = attempt.slot.engine if attempt.slot else engine.wait_ready(seconds=engine_seconds)
 
 
 def make_film(
@@ -88,9 +89,8 @@ def make_film(
     body = attempt.job.model_dump(mode="json") | {
         "output": f"{attempt_prefix(attempt.run_id, attempt.generation, attempt.number)}/video.mp4"
     }
-    attempt.result = engine.generate(
-        body, on_event=on_event, busy_seconds=engine_seconds, reservation=attempt.slot
-    )
+    token, attempt.slot = attempt.slot.token if attempt.slot else None, None
+    attempt.result = engine.generate(body, on_event=on_event, busy_seconds=engine_seconds, reservation=token)
     film = root / attempt.result.output
     if not film.is_file():
         raise EngineLostError(f"the engine's film is not at {film}: the engine must run on this machine")

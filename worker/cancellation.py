@@ -36,6 +36,7 @@ class CancelWatch:
 
     def __enter__(self) -> Self:
         self._before = signal.signal(_SIGNAL, self._interrupt)
+        self._seen = self._asked()  # here, so that a short job's thread needs no connection of its own
         self._thread.start()
         return self
 
@@ -61,14 +62,18 @@ class CancelWatch:
             raise RunCancelledError
 
     def _watch(self) -> None:
-        while True:
-            try:
-                if is_cancelled(self._connection, self._entry, fleet=self._fleet):
-                    log.info("job %s: asked to stop", self._entry)
-                    self._seen = True
-                    os.kill(os.getpid(), _SIGNAL)
-                    return
-            except redis.exceptions.RedisError as error:
-                log.debug("job %s: cancel flag not read: %s", self._entry, type(error).__name__)
-            if self._done.wait(self._every):
+        while not self._done.wait(self._every):
+            if self._asked():
+                self._seen = True
+                os.kill(os.getpid(), _SIGNAL)
                 return
+
+    def _asked(self) -> bool:
+        try:
+            asked = is_cancelled(self._connection, self._entry, fleet=self._fleet)
+        except redis.exceptions.RedisError as error:
+            log.debug("job %s: cancel flag not read: %s", self._entry, type(error).__name__)
+            return False
+        if asked:
+            log.info("job %s: asked to stop", self._entry)
+        return asked

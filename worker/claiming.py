@@ -13,7 +13,7 @@ import redis
 from broker.claim import Claimant, Idle, claim, peek, wait_for_work
 from broker.lease import Lease, requeue
 from worker.errors import EngineAnswerError, EngineLostError, EngineStalledError, ReservationLostError
-from worker.slot import SlotDoor
+from worker.slot import Slot, SlotDoor
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Claimer:
     def fleet(self) -> str:
         return self._who.fleet
 
-    def next(self, seconds: float | None) -> tuple[Lease, str | None] | None:
+    def next(self, seconds: float | None) -> tuple[Lease, Slot | None] | None:
         """Return a lease and the slot reserved for it; None when nothing came within `seconds`.
 
         Without `seconds` nothing is waited for. Raises redis-py's errors.
@@ -61,32 +61,34 @@ class Claimer:
                 block = min(left, _BLOCK_SECONDS)
                 wait_for_work(self._connection, idle, fleet=self._who.fleet, seconds=block)
 
-    def _take(self) -> tuple[Lease, str | None] | None:
-        slot = None
-        if self._door is not None:
-            slot = self._door.reserve()
-            if slot is None:
+    def _take(self) -> tuple[Lease, Slot | None] | None:
+        if self._door is None:
+            lease = claim(self._connection, self._who)
+            if isinstance(lease, Idle):
                 return None
+            self.unstarted = lease
+            return lease, None
+        token = self._door.reserve()
+        if token is None:
+            return None
         lease = claim(self._connection, self._who)
         if isinstance(lease, Idle):  # another puller was quicker
-            self.release(slot)
+            self._door.release(token)
             return None
         self.unstarted = lease
-        return (lease, slot) if self._confirmed(lease, slot) else None
-
-    def _confirmed(self, lease: Lease, slot: str | None) -> bool:
-        if self._door is None or slot is None:
-            return True
         try:
-            self._door.confirm(slot, run_id=lease.entry)
+            return lease, self._door.confirm(token, run_id=lease.entry)
         except (ReservationLostError, EngineLostError, EngineStalledError, EngineAnswerError) as error:
             log.warning("entry %s: claimed and given back: %s", lease.entry, error)
             requeue(self._connection, lease, delay_seconds=0.0, counts=False, fleet=self._who.fleet)
             self.unstarted = None
-            return False
-        return True
+            return None
 
-    def release(self, slot: str | None) -> None:
+    def renew(self, slot: Slot | None) -> bool:
+        """Keep a slot while its job is prepared; False when there is none to keep any more."""
+        return self._door is not None and slot is not None and self._door.renew(slot)
+
+    def release(self, slot: Slot | None) -> None:
         """Give back a slot; nothing happens when the job has used it."""
         if self._door is not None and slot is not None:
-            self._door.release(slot)
+            self._door.release(slot.token)

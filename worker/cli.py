@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from queue_schemas.programs import module_command
 from worker.command import reported, settings_with, tell
 from worker.errors import SettingsError
 from worker.settings import let_idle_threads_sleep, node_of
@@ -97,7 +98,7 @@ def run(
             "--audio-vae": audio_vae,
             "--device": device,
         }
-        command = [sys.executable, "-m", "worker.cli", "serve"]
+        command = module_command("worker.cli", "serve")
         command += [part for name, value in files.items() if value for part in (name, str(value))]
         plan = NodePlan(
             settings=settings,
@@ -166,31 +167,11 @@ def pull(
     redis: RedisUrl = None, storage: StorageUrl = None, engine_url: EngineUrl = None, fleet: Fleet = None
 ) -> None:
     """Take jobs from Redis, one at a time, to the engine on this machine, until a signal."""
-    from broker.connection import connect  # noqa: PLC0415 - `serve` speaks no Redis
-    from worker.engine_client import EngineAddress, EngineClient  # noqa: PLC0415
-    from worker.offers import offers_of  # noqa: PLC0415
-    from worker.puller import make_puller  # noqa: PLC0415
-    from worker.slot import SlotDoor  # noqa: PLC0415
-    from worker.tasks import TaskContext  # noqa: PLC0415
-    from worker.turns import decides_by_itself  # noqa: PLC0415
+    from worker.pulling import pull_until_signal  # noqa: PLC0415 - `serve` speaks no Redis
 
     with reported():
         settings = settings_with(redis_url=redis, storage_url=storage, engine_url=engine_url, fleet=fleet)
-        connection = connect(settings.redis_url)
-        url = settings.engine_url or f"http://127.0.0.1:{settings.port}"
-        address = EngineAddress(url, settings.api_token)
-        with EngineClient(address) as engine:
-            ready = engine.wait_ready(seconds=_ENGINE_SECONDS)
-        context = TaskContext(
-            engine=address,
-            storage_url=settings.storage_url,
-            fleet=settings.fleet,
-            offers=offers_of(ready, node=ready.environment.node),
-            takes_turns=not decides_by_itself(settings.storage_url),
-        )
-        with SlotDoor(address) as door:
-            puller = make_puller(connection, context=context, name=ready.environment.node, door=door)
-            puller.work(logging_level="WARNING")
+        pull_until_signal(settings, engine_seconds=_ENGINE_SECONDS)
 
 
 @app.command(epilog="h3-worker janitor --redis redis://127.0.0.1:6379/0 --storage outputs/store")

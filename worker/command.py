@@ -26,7 +26,7 @@ def settings_with(**options: Any) -> Settings:
 def reported(level: int = logging.INFO) -> Iterator[None]:
     """End the command with one sentence and the exit code that fits; no traceback for a known error."""
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s", level=level)
-    for noisy in ("httpx", "httpcore", "uvicorn.error", "rq"):
+    for noisy in ("urllib3", "uvicorn.error", "rq"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         yield

@@ -24,7 +24,7 @@ from queue_schemas.errors import InvalidRequestError, NotImplementedWorkflowErro
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import IMPLEMENTED_WORKFLOWS, Job
 from queue_schemas.requests import GenerateRequest
-from queue_schemas.reservations import Reservation
+from queue_schemas.reservations import Confirmation, Reservation
 from queue_schemas.results import EngineReady, GenerateResult
 from worker.errors import EngineBusyError, SlotClosedError
 from worker.machine import describe_machine, node_name
@@ -143,10 +143,11 @@ class Engine:
             token, seconds = self._slot.reserve(remaining_seconds=self._remaining())
         return Reservation(reservation=token, seconds=seconds)
 
-    def confirm(self, reservation: str, run_id: str) -> Reservation:
+    def confirm(self, reservation: str, run_id: str) -> Confirmation:
         """Keep the slot for a claimed run, as long as it is renewed. Raises ReservationLostError."""
         with self._lock:
-            return Reservation(reservation=reservation, seconds=self._slot.confirm(reservation, run_id))
+            seconds = self._slot.confirm(reservation, run_id)
+        return Confirmation(reservation=reservation, seconds=seconds, engine=self.ready())
 
     def renew(self, reservation: str) -> Reservation:
         """Keep a confirmed slot longer, within its limit. Raises ReservationLostError."""

@@ -28,6 +28,7 @@ from queue_schemas.tasks import GENERATE_TASK
 from worker import tasks
 from worker.claiming import Claimer
 from worker.errors import EntryRefusedError
+from worker.slot import Slot
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class GenerateEntry(Job):
     claimer: ClassVar[Claimer | None] = None
     lease: Lease | None = None
     """Set by the claim."""
-    slot: str | None = None
+    slot: Slot | None = None
     """The engine's next slot, reserved for this job."""
     began: bool = False
     """Whether the task was called, so that the entry is one of ours."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from model.base import PipelineCard  # brings numpy, which a puller does without
 
 _HOST_CHARACTERS = 90  # with a port, a name that `queue_schemas.runs.NAME_PATTERN` allows
-_PACKAGES = ("h3-blackwell-runtime", "av", "numpy", "fastapi", "uvicorn")
+_PACKAGES = ("h3-blackwell-runtime", "av", "numpy", "starlette", "uvicorn")
 
 
 def host_name() -> str:

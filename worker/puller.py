@@ -41,7 +41,7 @@ from worker.errors import (
     RunCancelledError,
 )
 from worker.lifeline import die_with_parent
-from worker.slot import SlotDoor
+from worker.slot import RENEW_SECONDS, SlotDoor, give_back
 from worker.tasks import TaskContext, open_task_store
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,12 @@ class Puller(Worker):
         limit = (job.timeout or 0) + _TIMEOUT_MARGIN_SECONDS if (job.timeout or -1) > 0 else float("inf")
         if self._stopped_job_id == job.id:  # the stop came before there was a process to kill
             self.kill_horse()
-        while not _ended(self.horse_pid, seconds=times.beat_seconds):
+        slot = job.slot if isinstance(job, GenerateEntry) else None  # None as well once the job has used it
+        while not _ended(
+            self.horse_pid, seconds=min(times.beat_seconds, RENEW_SECONDS) if slot else times.beat_seconds
+        ):
+            if not self.claimer.renew(slot):
+                slot = None
             if time.monotonic() - started > limit:
                 log.error("entry %s: its process is past the time-out and is killed", job.id)
                 self.kill_horse()
@@ -152,8 +157,8 @@ class Puller(Worker):
         _, status, _ = self.wait_for_horse()
         self._horse_pid = 0
         self.executions.pop(execution.id, None)
-        if isinstance(job, GenerateEntry):
-            self.claimer.release(job.slot)  # of a job that needed no engine, or died before it got there
+        if status and isinstance(job, GenerateEntry):
+            self.claimer.release(job.slot)  # of a job process that may have died before it could
         if status and self._lost_execution != execution.id:
             self._end_for_dead_process(job, status)
 
@@ -244,6 +249,7 @@ class Puller(Worker):
                 log.error("entry %s: left to its lease after %s", job.id, type(error).__name__)
             case _:  # before the task began: no entry of ours
                 park(self.connection, lease, reason=f"{type(error).__name__}: {error}", fleet=fleet)
+                give_back(self.context.engine, job.slot if isinstance(job, GenerateEntry) else None)
 
     def _end_for_dead_process(self, job: Job, status: int) -> None:
         lease = _lease(job)

@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from queue_schemas import limits
 from queue_schemas.errors import ErrorCode, InvalidRequestError, explain
@@ -89,12 +91,10 @@ class Doors:
         return self.api_token is not None and hmac.compare_digest(given.encode(), self.api_token.encode())
 
 
-def make_app(slot: EngineSlot, *, doors: Doors) -> FastAPI:
+def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
     """Return the service. `slot.engine` may be set later; until then everything answers 503."""
-    app = FastAPI(title="H3 engine", docs_url=None, redoc_url=None, openapi_url=None)
     threads = ThreadPoolExecutor(SEATS, thread_name_prefix="request")
 
-    @app.get("/ready")
     async def ready(request: Request) -> Response:
         refused = doors.refuse(request)
         if refused is not None:
@@ -103,7 +103,6 @@ def make_app(slot: EngineSlot, *, doors: Doors) -> FastAPI:
             return JSONResponse({"ready": False, "message": slot.message}, status_code=503)
         return JSONResponse(slot.engine.ready().model_dump(mode="json"))
 
-    @app.post("/generate")
     async def generate(request: Request) -> Response:
         refused = doors.refuse(request) or _refuse_body(request)
         if refused is not None:
@@ -137,9 +136,14 @@ def make_app(slot: EngineSlot, *, doors: Doors) -> FastAPI:
             return _failed(error)
         return JSONResponse(answer.model_dump(mode="json"))
 
-    for path in ("/reserve", "/reserve/confirm", "/reserve/renew", "/reserve/release"):
-        app.add_api_route(path, reservation, methods=["POST"])
-    return app
+    acts = ("/reserve", "/reserve/confirm", "/reserve/renew", "/reserve/release")
+    return Starlette(
+        routes=[
+            Route("/ready", ready, methods=["GET"]),
+            Route("/generate", generate, methods=["POST"]),
+            *(Route(path, reservation, methods=["POST"]) for path in acts),
+        ]
+    )
 
 
 def _reserve(engine: Engine, act: str, body: bytes) -> Reservation:

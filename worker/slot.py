@@ -1,30 +1,51 @@
 """A puller's side of the engine's next slot: reserved before a claim, confirmed by it, kept while preparing.
 
     with SlotDoor(address) as door:          # in the puller, once
-        slot = door.reserve()                # None: the slot is closed or the engine away; ask again soon
-        ... claim; door.release(slot) when there was nothing, else door.confirm(slot, run_id) ...
+        token = door.reserve()               # None: the slot is closed or the engine away; ask again soon
+        ... claim; door.release(token) when there was nothing, else slot = door.confirm(token, run_id=...) ...
+        ... fork; door.renew(slot) every RENEW_SECONDS until it is False ...
 
-    with kept(address, slot):                # in the job process, while it prepares
-        ... fetch ...
-    engine.generate(..., reservation=slot)   # ReservationLostError: give the job back, no attempt used
+    engine.generate(..., reservation=slot.token)   # ReservationLostError: give the job back, no attempt used
 
-A claim that dies in between costs nothing: an unconfirmed slot is free after 2 s, a kept one 15 s after its
-last renewal. The engine refuses to keep it for more than 120 s.
+A claim that dies in between costs nothing: an unconfirmed slot is free after 2 s, a confirmed one 15 s after
+its last renewal. The engine refuses to keep it for more than 120 s.
 """
 
 import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, Self
 
+from queue_schemas.results import EngineReady
 from worker.engine_client import EngineAddress, EngineClient
-from worker.errors import EngineAnswerError, EngineLostError, EngineStalledError, SlotClosedError, WorkerError
+from worker.errors import (
+    EngineAnswerError,
+    EngineLostError,
+    EngineStalledError,
+    ReservationLostError,
+    SlotClosedError,
+    WorkerError,
+)
 
 log = logging.getLogger(__name__)
 
 RENEW_SECONDS: Final = 4.0
 """A third of what the engine waits for, so that two calls may fail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """The engine's next slot, confirmed for one run."""
+
+    token: str
+    engine: EngineReady
+    """The engine as it was then."""
+
+
+def give_back(address: EngineAddress, slot: Slot | None) -> None:
+    """Give back, from a job process, the slot of a job that needs no engine after all."""
+    if slot is not None:
+        with SlotDoor(address) as door:
+            door.release(slot.token)
 
 
 class SlotDoor:
@@ -44,7 +65,7 @@ class SlotDoor:
         self._engine.__exit__()
 
     def reserve(self) -> str | None:
-        """Return a reservation, good for 2 s; None while the slot is closed or no engine answers."""
+        """Return a reservation's token, good for 2 s; None while the slot is closed or no engine answers."""
         try:
             return self._engine.reserve().reservation
         except SlotClosedError:
@@ -53,38 +74,26 @@ class SlotDoor:
             log.debug("no slot: %s", error)
             return None
 
-    def confirm(self, slot: str, *, run_id: str) -> None:
+    def confirm(self, token: str, *, run_id: str) -> Slot:
         """Keep the slot for a claimed run; ReservationLostError and EngineLostError: give the run back."""
-        self._engine.confirm(slot, run_id=run_id)
+        return Slot(token=token, engine=self._engine.confirm(token, run_id=run_id).engine)
 
-    def release(self, slot: str) -> None:
+    def renew(self, slot: Slot) -> bool:
+        """Keep a confirmed slot longer; False when it is gone, as it is once the job has used it.
+
+        Whoever lost it too early learns that when it is presented: preparing is stopped by nobody.
+        """
+        try:
+            self._engine.renew(slot.token)
+        except ReservationLostError:
+            return False
+        except WorkerError as error:
+            log.warning("slot not renewed: %s", error)
+        return True
+
+    def release(self, token: str) -> None:
         """Give back a slot for which there was no run, or whose run needs no engine."""
         try:
-            self._engine.release(slot)
+            self._engine.release(token)
         except WorkerError as error:  # it runs out by itself
             log.debug("slot not given back: %s", error)
-
-
-@contextmanager
-def kept(address: EngineAddress, slot: str, *, every_seconds: float = RENEW_SECONDS) -> Iterator[None]:
-    """Renew a confirmed slot from a thread while the block prepares the job.
-
-    A slot that is lost meanwhile shows when it is presented: preparing is stopped by nobody.
-    """
-    done = threading.Event()
-
-    def renew() -> None:
-        while not done.wait(every_seconds):
-            try:
-                with EngineClient(address) as engine:  # not before it is needed: most jobs are quick
-                    engine.renew(slot)
-            except WorkerError as error:
-                log.warning("slot not renewed: %s", error)
-
-    thread = threading.Thread(target=renew, name="slot", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()

@@ -6,7 +6,6 @@ Holds no torch and reads no environment: everything comes in `TaskContext`.
 """
 
 import logging
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,7 +32,7 @@ from worker.errors import (
 )
 from worker.leasing import LeaseTimes
 from worker.relay import ProgressRelay
-from worker.slot import kept
+from worker.slot import Slot, give_back
 from worker.turns import open_fleet_store
 
 log = logging.getLogger(__name__)
@@ -77,7 +76,7 @@ class TaskArguments:
 
 
 def generate(
-    run: TaskArguments, *, context: TaskContext, connection: redis.Redis, lease: Lease, slot: str | None
+    run: TaskArguments, *, context: TaskContext, connection: redis.Redis, lease: Lease, slot: Slot | None
 ) -> dict[str, Any]:
     """Make one run and commit its manifest; a run that has one already is only reported.
 
@@ -106,6 +105,8 @@ def generate(
         error = job_error(_named(caught))
         counts = attempt.result is not None or error.code not in _OTHERS
         raise AttemptFailedError(error, counts=counts, files=attempt.files) from None
+    finally:
+        give_back(context.engine, attempt.slot)  # of a run that had ended already, or was refused
     return _outcome(manifest)
 
 
@@ -163,8 +164,7 @@ def _try(
 def _run(attempt: Attempt, *, context: TaskContext, relay: ProgressRelay, store: ArtifactStore) -> None:
     seconds = context.engine_seconds
     with EngineClient(context.engine) as engine:
-        with kept(context.engine, attempt.slot) if attempt.slot else nullcontext():
-            prepare(attempt, engine=engine, on_event=relay, engine_seconds=seconds)
+        prepare(attempt, engine=engine, on_event=relay, engine_seconds=seconds)
         make_film(attempt, engine=engine, store=store, on_event=relay, engine_seconds=seconds)
 
 

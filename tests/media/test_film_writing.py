@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from media.encode import TAGS, encode_mp4
 from media.errors import FilmInputError, FilmWriteError
-from media.probe import probe, read_tags
+from media.probe import probe, probe_with_tags
 from queue_schemas.geometry import track_samples
 
 RATE = 32_000
@@ -76,7 +76,7 @@ def test_tags_are_kept_to_the_last_byte(tmp_path: Path, noise: Noise, text: str)
 
     encode_mp4(tmp_path / "t.mp4", frames=noise(5), waveform=hiss(5), sample_rate_hz=RATE, metadata=tags)
 
-    found = read_tags(tmp_path / "t.mp4")
+    _, found = probe_with_tags(tmp_path / "t.mp4")
     assert {name: found[name].encode() for name in TAGS} == dict.fromkeys(TAGS, text.encode())
 
 

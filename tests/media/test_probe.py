@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from media.errors import FilmUnreadableError
-from media.probe import probe, read_tags
+from media.probe import probe, probe_with_tags
 
 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_a_file_that_is_no_film_is_said(tmp_path: Path) -> None:
     with pytest.raises(FilmUnreadableError, match="Invalid data"):
         probe(path)
     with pytest.raises(FilmUnreadableError, match="Invalid data"):
-        read_tags(path)
+        probe_with_tags(path)
 
 
 @pytest.mark.parametrize("kept", [0.3, 0.66, 0.999])

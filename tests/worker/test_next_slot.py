@@ -19,7 +19,7 @@ from worker.engine_client import EngineAddress, EngineClient
 from worker.errors import EngineAnswerError, EngineBusyError, ReservationLostError, SlotClosedError
 from worker.next_slot import NextSlot
 from worker.pace import Paces
-from worker.slot import SlotDoor, kept
+from worker.slot import SlotDoor
 
 MakeFields = Callable[..., dict[str, Any]]
 MakeRequest = Callable[..., GenerateRequest]
@@ -220,16 +220,18 @@ def test_over_http_a_slot_is_reserved_confirmed_kept_and_presented(
 ) -> None:
     address = EngineAddress(engine_url)
     with SlotDoor(address) as door, SlotDoor(address) as other, EngineClient(address) as engine:
-        slot = door.reserve()
-        assert slot is not None
+        token = door.reserve()
+        assert token is not None
         assert other.reserve() is None
-        door.confirm(slot, run_id="ab12")
-        with kept(address, slot, every_seconds=0.01):
-            assert engine.renew(slot).seconds > 2.0
+        slot = door.confirm(token, run_id="ab12")
+        assert slot.engine.output_root == engine.ready().output_root
+        assert door.renew(slot)
+        assert engine.renew(token).seconds > 2.0
 
-        made = engine.generate(make_fields(), on_event=ignore, busy_seconds=0, reservation=slot)
+        made = engine.generate(make_fields(), on_event=ignore, busy_seconds=0, reservation=token)
 
         assert made.evaluations == 3
+        assert not door.renew(slot)
         again = other.reserve()
         assert again is not None
         other.release(again)

@@ -1,0 +1,37 @@
+"""One puller from its settings: what `h3-worker pull` runs."""
+
+import gc
+
+from broker.connection import connect
+from worker.engine_client import EngineAddress, EngineClient
+from worker.leasing import LeaseTimes
+from worker.offers import offers_of
+from worker.puller import make_puller
+from worker.settings import Settings
+from worker.slot import SlotDoor
+from worker.tasks import TaskContext
+from worker.turns import decides_by_itself
+
+
+def pull_until_signal(settings: Settings, *, engine_seconds: float, times: LeaseTimes | None = None) -> None:
+    """Take jobs from Redis, one at a time, to the engine on this machine; it is waited for so long at first.
+
+    Raises QueueUnavailableError, EngineLostError, StorageError.
+    """
+    connection = connect(settings.redis_url)
+    address = EngineAddress(settings.engine_url or f"http://127.0.0.1:{settings.port}", settings.api_token)
+    with EngineClient(address) as engine:
+        ready = engine.wait_ready(seconds=engine_seconds)
+    context = TaskContext(
+        engine=address,
+        storage_url=settings.storage_url,
+        fleet=settings.fleet,
+        offers=offers_of(ready, node=ready.environment.node),
+        takes_turns=not decides_by_itself(settings.storage_url),
+        times=times or LeaseTimes(),
+    )
+    gc.collect()
+    gc.freeze()  # job processes share these objects' memory as long as no collection writes into it
+    with SlotDoor(address) as door:
+        puller = make_puller(connection, context=context, name=ready.environment.node, door=door)
+        puller.work(logging_level="WARNING")
