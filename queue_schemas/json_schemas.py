@@ -11,6 +11,7 @@ from queue_schemas.benchmark import BenchmarkRecord
 from queue_schemas.events import EVENT_ADAPTER
 from queue_schemas.jobs import JOB_ADAPTER
 from queue_schemas.nodes import NodeCard
+from queue_schemas.published import PublishedFiles
 from queue_schemas.requests import T2VARequest
 from queue_schemas.results import EngineReady, GenerateResult, Manifest
 from queue_schemas.sweeps import Sweep
@@ -30,6 +31,7 @@ def json_schemas() -> dict[str, str]:
         "benchmark-record": BenchmarkRecord.model_json_schema(),
         "sweep": Sweep.model_json_schema(),
         "node-card": NodeCard.model_json_schema(),
+        "published-files": PublishedFiles.model_json_schema(),
     }
     return {f"{name}.schema.json": _text(name, document) for name, document in documents.items()}
 

@@ -33,6 +33,9 @@ RECORD_BYTES = 256 * 1024
 """A benchmark record holds its whole request; a prompt may take 84,000 bytes as escaped JSON."""
 SWEEP_BYTES = 32 * 1024 * 1024
 SWEEP_RUNS = 100_000
+PUBLISHED_BYTES = 1024 * 1024
+PUBLISHED_FILES = 2_000
+"""Of the registry of published checkpoint files."""
 JSON_DEPTH = 16
 
 REFERENCES = 12

@@ -8,6 +8,7 @@ import pytest
 from model.checkpoints.descriptions import VARIANTS, describe
 from model.checkpoints.expressions import evaluate
 from model.checkpoints.identity import keyset_md5
+from queue_schemas.published import PublishedFile, published_files
 
 PUBLISHED_IDENTITY = {
     "dit_pruned_nvfp4": "b62e4dffa5e111a50c42132e0c200fdebbd499b33ab7f81670cde0b498524354",
@@ -109,3 +110,24 @@ def test_an_unknown_variant_is_named_with_those_that_exist() -> None:
 def test_a_size_is_arithmetic_and_nothing_else(expression: str) -> None:
     with pytest.raises(ValueError, match="no size expression"):
         evaluate(expression, {"H": 3})
+
+
+@pytest.mark.parametrize("file", published_files().files, ids=lambda file: file.name)
+def test_the_registry_agrees_with_the_descriptions(file: PublishedFile) -> None:
+    assert file.variant is not None
+    found = describe(file.variant)
+    trailing = 65 if file.name == "MiniMax_H3_FL2VA_pruned_nvfp4.safetensors" else 0
+
+    if "768p" not in file.name:  # its metadata is shorter
+        sizes = [found.expect["file_bytes"], found.expect.get("file_bytes_ref2va")]
+        assert file.size_bytes is not None
+        assert file.size_bytes - trailing in sizes
+        assert file.name in found.published_names
+    if not found.has_unknown_metadata:
+        assert file.header_sha256 == found.expect.get("header_sha256")
+
+
+def test_every_described_file_is_in_the_registry() -> None:
+    described = {name for variant in VARIANTS for name in describe(variant, "tiny").published_names}
+
+    assert described <= {file.name for file in published_files().files}
