@@ -6,7 +6,6 @@ that was frozen past its lease can write nothing. Only the janitor removes a lea
 may renew it as long as nobody did. All times are the server's own.
 """
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -14,10 +13,11 @@ from typing import Final
 import redis
 
 from broker import keys
+from broker.letters import DeadLetter
 from broker.submit import FAILURE_TTL_SECONDS, RESULT_TTL_SECONDS
 from queue_schemas.events import JobStatus
 
-_DEAD_KEPT: Final = 10_000
+_DEAD_KEPT: Final = 1_000
 _RQ_STATUS: Final = {
     JobStatus.SUCCEEDED: "finished",
     JobStatus.FAILED: "failed",
@@ -107,13 +107,18 @@ def renew(connection: redis.Redis, lease: Lease, *, seconds: float) -> bool:
 
 
 def settle(
-    connection: redis.Redis, lease: Lease, *, status: JobStatus, fleet: str, dead_letter: str | None = None
+    connection: redis.Redis,
+    lease: Lease,
+    *,
+    status: JobStatus,
+    fleet: str,
+    dead_letter: DeadLetter | None = None,
 ) -> bool:
     """End the entry with `status` and give the lease back; False, with nothing changed, when it was lost.
 
-    With a reason in `dead_letter` the entry is listed among those that failed at their last attempt.
+    With a letter the entry is listed among those that failed at their last attempt.
     """
-    letter = json.dumps({"entry": lease.entry, "reason": dead_letter[:500]}) if dead_letter else ""
+    letter = dead_letter.dumps() if dead_letter else ""
     ttl = RESULT_TTL_SECONDS if status is JobStatus.SUCCEEDED else FAILURE_TTL_SECONDS
     script = connection.register_script(_SETTLE)
     settled = script(

@@ -1,11 +1,15 @@
 """What waits and runs in the fleet's queues, as one value."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import redis
 
+from broker.letters import DeadLetter, dead_letters
 from broker.overview import FleetCounts, QueueOverview, fleet_counts, queue_overview
+
+LETTERS: Final = 5
+"""Dead letters that are shown, the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +18,8 @@ class JobsOverview:
 
     queues: tuple[QueueOverview, ...]
     counts: FleetCounts
+    letters: tuple[DeadLetter, ...]
+    """The newest runs that failed at their last attempt, newest first."""
 
     @property
     def queued(self) -> int:
@@ -25,10 +31,15 @@ class JobsOverview:
 
     def as_line(self) -> dict[str, Any]:
         queues = [asdict(queue) for queue in self.queues if queue.queued or queue.running]
-        return {"queued": self.queued, "running": self.running, **asdict(self.counts), "queues": queues}
+        letters = [asdict(letter) for letter in self.letters]
+        totals = {"queued": self.queued, "running": self.running, **asdict(self.counts)}
+        return {**totals, "queues": queues, "dead_letters": letters}
 
 
 def read_jobs(connection: redis.Redis, *, fleet: str) -> JobsOverview:
     """Raises QueueUnavailableError."""
-    queues = queue_overview(connection, fleet=fleet)
-    return JobsOverview(queues=tuple(queues), counts=fleet_counts(connection, fleet=fleet))
+    return JobsOverview(
+        queues=tuple(queue_overview(connection, fleet=fleet)),
+        counts=fleet_counts(connection, fleet=fleet),
+        letters=tuple(dead_letters(connection, most=LETTERS, fleet=fleet)),
+    )

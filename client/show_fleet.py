@@ -1,6 +1,7 @@
 """What a person sees of the fleet on a terminal: nodes, queues, findings."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
@@ -9,6 +10,9 @@ from rich.text import Text
 from client.doctor import Finding
 from client.jobs import JobsOverview
 from queue_schemas.nodes import EngineState, NodeCard
+
+_LOG_LINES: Final = 3
+"""Of a dead letter's log; `--json` has more of it, storage all."""
 
 
 def print_nodes(console: Console, cards: Sequence[NodeCard]) -> None:
@@ -28,7 +32,7 @@ def print_nodes(console: Console, cards: Sequence[NodeCard]) -> None:
 
 
 def print_jobs(console: Console, overview: JobsOverview) -> None:
-    """Print one row per queue that holds something, then what lies outside of them."""
+    """Print one row per queue that holds something, then what lies outside of them, dead letters last."""
     table = Table("priority", "waiting", "running", "oldest", "needs", box=None, header_style="bold")
     for queue in overview.queues:
         if queue.queued or queue.running:
@@ -40,6 +44,10 @@ def print_jobs(console: Console, overview: JobsOverview) -> None:
     counts = overview.counts
     total = f"{overview.queued} waiting, {overview.running} running"
     console.print(f"{total}, {counts.due} due again later, {counts.dead} dead, {counts.parked} unreadable")
+    for letter in overview.letters:
+        console.print(f"dead after attempt {letter.attempt}: {letter.entry}: {letter.reason}", soft_wrap=True)
+        for line in letter.log.splitlines()[-_LOG_LINES:]:
+            console.print(f"    {line}", soft_wrap=True)
 
 
 def print_findings(console: Console, findings: Sequence[Finding]) -> None:

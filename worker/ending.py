@@ -15,6 +15,7 @@ import redis
 
 from broker.keys import parse_entry_id
 from broker.lease import Lease, Requeued, renew, requeue, settle
+from broker.letters import DeadLetter
 from queue_schemas.benchmark import OutputFile
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError, JobStatus
@@ -46,7 +47,9 @@ class FailedAttempt:
     error: JobError
     counts: bool = True
     files: Mapping[str, OutputFile]
-    """What it has stored: request and record."""
+    """What it has stored: request, record and log."""
+    log: str = ""
+    """The end of its log, where that is at hand."""
 
 
 def end_failed_attempt(
@@ -73,8 +76,11 @@ def end_failed_attempt(
     else:
         error = attempt.error
     manifest = _commit(store, attempt, run_id=run_id, generation=generation, error=error)
-    dead = f"{error.code}: {error.message}" if manifest.status is JobStatus.FAILED else None
-    return _settle(connection, lease, status=manifest.status, fleet=fleet, dead_letter=dead)
+    letter = None
+    if manifest.status is JobStatus.FAILED:
+        reason = f"{error.code}: {error.message}"
+        letter = DeadLetter(entry=lease.entry, attempt=lease.number, reason=reason, log=attempt.log)
+    return _settle(connection, lease, status=manifest.status, fleet=fleet, dead_letter=letter)
 
 
 def _commit(
@@ -91,7 +97,12 @@ def _commit(
 
 
 def _settle(
-    connection: redis.Redis, lease: Lease, *, status: JobStatus, fleet: str, dead_letter: str | None = None
+    connection: redis.Redis,
+    lease: Lease,
+    *,
+    status: JobStatus,
+    fleet: str,
+    dead_letter: DeadLetter | None = None,
 ) -> Ended:
     settled = settle(connection, lease, status=status, fleet=fleet, dead_letter=dead_letter)
     log.info("entry %s: ended as %s", lease.entry, status)

@@ -9,6 +9,7 @@ from broker import keys
 from broker.cancel import cancel_runs
 from broker.claim import Claimant, claim
 from broker.lease import Lease, Requeued, renew, requeue, settle
+from broker.letters import DeadLetter
 from broker.nodes import announce
 from broker.overview import fleet_counts
 from broker.recovery import Expired, expired_leases, forget_dead, lead, list_due, resign, seize
@@ -16,6 +17,8 @@ from broker.states import read_states
 from broker.submit import QueuedRun, submit_runs
 from queue_schemas.events import JobStatus
 from queue_schemas.nodes import NodeCard
+
+LETTER = DeadLetter(entry="ab-1", attempt=1, reason="late")
 
 
 def take(connection: redis.Redis, *, seconds: float = 60) -> Lease:
@@ -77,7 +80,7 @@ def test_settling_ends_the_entry_and_gives_the_lease_back(
 @pytest.mark.parametrize(
     "late",
     [
-        lambda c, lease: settle(c, lease, status=JobStatus.SUCCEEDED, fleet="h3", dead_letter="late"),
+        lambda c, lease: settle(c, lease, status=JobStatus.SUCCEEDED, fleet="h3", dead_letter=LETTER),
         lambda c, lease: requeue(c, lease, delay_seconds=0, counts=True, fleet="h3") is not Requeued.LOST,
         lambda c, lease: requeue(c, lease, delay_seconds=9, counts=False, fleet="h3") is not Requeued.LOST,
         lambda c, lease: renew(c, lease, seconds=60),

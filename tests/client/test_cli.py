@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker import keys
+from broker.letters import DeadLetter
 from client.cli import run
 from client.session import Session
 from client.settings import ClientSettings
@@ -603,6 +605,8 @@ def test_ids_and_paths_are_whole_on_a_terminal_of_80_columns(
     where = ["--redis", redis_url, "--storage", storage]
     run = line(h3("submit", "a fox " * 40, *SMALL, "--seed", "7", "--no-follow", *where))["run_id"]
     node.run_all()
+    letter = DeadLetter(entry=f"{run}-1", attempt=3, reason="engine_lost: gone", log="one\nlast words")
+    node.connection.rpush(keys.dead_key("h3"), letter.dumps())
 
     _, status = on_terminal("status", run, *where, columns=80)
     _, followed = on_terminal("follow", run, *where, columns=80)
@@ -612,5 +616,9 @@ def test_ids_and_paths_are_whole_on_a_terminal_of_80_columns(
     assert run in status
     assert f"{storage}/runs/{run}/1/attempts/1/video.mp4" in followed.splitlines()
     assert "0 waiting, 0 running" in jobs
+    assert f"dead after attempt 3: {run}-1: engine_lost: gone" in jobs
+    assert "    last words" in jobs
+    (told,) = line(h3("jobs", *where))["dead_letters"]
+    assert (told["attempt"], told["log"]) == (3, "one\nlast words")
     assert "FAULT nodes: no live node" in doctor
     assert "\n      start one: h3-worker run" in doctor.replace("\r", "")
