@@ -1,6 +1,7 @@
 """INT4 ConvRot: signed nibbles with a float32 scale per row, the columns rotated.
 
-Exact: one float32 rounding for code · scale; rotating back adds a few more of the same size (2e-7 in all).
+Exact: the codes are rotated back as integers, then multiplied by the scale with one float32 rounding. The
+reference scales first, and so adds rounded numbers: 2e-7 apart.
 """
 
 import torch
@@ -17,8 +18,8 @@ def unpack_int4(packed: Tensor) -> Tensor:
 
 def dequantise_int4(weight: Tensor, weight_scale: Tensor, *, group: int) -> Tensor:
     """Return float32 [O, I] from int8 [O, I / 2] and O scales of any shape."""
-    values = unpack_int4(weight).to(torch.float32).mul_(weight_scale.reshape(-1, 1))
-    return rotate_groups(values, group)
+    codes = rotate_groups(unpack_int4(weight).to(torch.float32), group)
+    return codes.mul_(weight_scale.reshape(-1, 1))
 
 
 class Int4Linear(QuantLinear):

@@ -1,6 +1,7 @@
 """INT8 with a float32 scale per row, the columns rotated (ConvRot) or not; linear and embedding.
 
-Exact: one float32 rounding for code · scale; rotating back adds a few more of the same size (2e-7 in all).
+Exact: the codes are rotated back as integers, then multiplied by the scale with one float32 rounding. The
+reference scales first, and so adds rounded numbers: 2e-7 apart.
 """
 
 import torch
@@ -13,8 +14,9 @@ from model.quant.rotation import rotate_groups
 
 def dequantise_int8(weight: Tensor, weight_scale: Tensor, *, group: int | None) -> Tensor:
     """Return float32 [O, I] from int8 [O, I] and scales [O, 1], [O], [1] or []; `group` None: not rotated."""
-    values = weight.to(torch.float32).mul_(weight_scale.reshape(-1, 1))
-    return values if group is None else rotate_groups(values, group)
+    codes = weight.to(torch.float32)
+    turned = codes if group is None else rotate_groups(codes, group)
+    return turned.mul_(weight_scale.reshape(-1, 1))
 
 
 class Int8Linear(QuantLinear):

@@ -33,7 +33,7 @@ class QuantLinear(nn.Module, ABC):
         self.marker, self.shape = marker, shape
         for suffix, tensor in tensors.items():
             self.register_buffer(suffix, tensor)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
 
     @property
     def out_features(self) -> int:
