@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from queue_schemas import limits
+
 EXIT_OK: Final = 0
 EXIT_NO: Final = 1
 """The answer is no: a comparison failed, a followed sweep has failures."""
@@ -90,23 +92,44 @@ class NotImplementedWorkflowError(SchemaError):
 
 
 def explain(error: ValidationError, *, known_fields: Iterable[str] = ()) -> str:
-    """Turn pydantic's report into one sentence: each fault with its field, unknown ones with a near name."""
-    return "; ".join(_explain_one(dict(item), list(known_fields)) for item in error.errors(include_url=False))
+    """Turn pydantic's report into one sentence: faults with their fields, unknown ones with a near name.
+
+    The first few are told and the rest counted, whatever the caller sent.
+    """
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    known = list(known_fields)
+    told = [shortened(_explain_one(fault, known)) for fault in faults[: limits.FAULTS_TOLD]]
+    more = len(faults) - len(told)
+    return "; ".join([*told, f"and {more:,} more faults"] if more else told)
 
 
-def _explain_one(item: Mapping[str, Any], known_fields: list[str]) -> str:
-    # The union tag ("t2va") is pydantic's business, not a field that the caller wrote.
-    path = ".".join(str(part) for part in item["loc"] if part not in ("t2va", "fl2va", "ref2va"))
-    if item["type"] == "extra_forbidden":
+def _explain_one(fault: Mapping[str, Any], known_fields: list[str]) -> str:
+    place = fault["loc"]
+    # The tag of the union of jobs is pydantic's business, not a field that the caller wrote.
+    if (
+        place
+        and place[0] in ("t2va", "fl2va", "ref2va")
+        and (len(place) > 1 or fault["type"] == "value_error")
+    ):
+        place = place[1:]
+    path = ".".join(shortened(str(part), limits.NAME_CHARACTERS) for part in place)
+    if fault["type"] == "extra_forbidden":
         return f"unknown field {path!r}{nearest_hint(path, known_fields)}"
-    if item["type"] == "missing":
+    if fault["type"] == "missing":
         return f"field {path!r} is missing"
-    message = str(item["msg"]).removeprefix("Value error, ")
+    message = str(fault["msg"]).removeprefix("Value error, ")
     return f"{path}: {message}" if path else message
+
+
+def shortened(text: str, characters: int = limits.FAULT_CHARACTERS) -> str:
+    """Return the text, or its beginning where it is longer."""
+    return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
 def nearest_hint(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` when a known name is close to `name`, else an empty string."""
+    if len(name) > limits.NAME_CHARACTERS:  # resembles nothing, and comparing takes time by its square
+        return ""
     import difflib  # noqa: PLC0415 - only a faulty request pays for it
 
     close = difflib.get_close_matches(name, list(known), n=1)

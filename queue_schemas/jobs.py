@@ -22,7 +22,7 @@ from pydantic import (
 
 from queue_schemas import geometry, limits
 from queue_schemas.base import Asked, Lax, Version1
-from queue_schemas.errors import InvalidRequestError, explain
+from queue_schemas.errors import InvalidRequestError, explain, shortened
 
 
 class ConventionsName(StrEnum):
@@ -248,7 +248,8 @@ def infer_workflow(fields: Mapping[str, Any]) -> str:
     named = fields.get("workflow")
     if named is not None:
         if not isinstance(named, str) or named not in WORKFLOWS:
-            raise InvalidRequestError(f"workflow: {named!r} is none of {', '.join(WORKFLOWS)}")
+            shown = shortened(repr(named), limits.NAME_CHARACTERS)
+            raise InvalidRequestError(f"workflow: {shown} is none of {', '.join(WORKFLOWS)}")
         return named
     keyframes = any(fields.get(name) is not None for name in ("first_frame", "last_frame"))
     if fields.get("references") and keyframes:

@@ -41,6 +41,11 @@ PUBLISHED_BYTES = 1024 * 1024
 PUBLISHED_FILES = 2_000
 """Of the registry of published checkpoint files."""
 JSON_DEPTH = 16
+FAULTS_TOLD = 8
+"""Of one request; a body has room for 60,000."""
+FAULT_CHARACTERS = 300
+NAME_CHARACTERS = 60
+"""Of a field's name that a person is shown; no known one is as long."""
 
 REFERENCES = 12
 IMAGE_BYTES = 30 * 1024 * 1024
