@@ -1,11 +1,11 @@
 """A whole node around an engine that only sleeps: redis-server, service and pullers, for timing the rest."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from queue_schemas.programs import module_command
 from worker.children import Child, end_all
 from worker.embedded_redis import free_port, start_redis
 from worker.engine_client import EngineAddress, EngineClient
@@ -40,9 +40,8 @@ def timed_node(
     )
     redis, redis_url = start_redis(folder, port=0, environment=child_environment(settings))
     environment = child_environment(settings) | {"H3_REDIS_URL": redis_url}
-    python = [sys.executable, "-m"]
-    commands = {"engine": [*python, "benchmarks.timed_engine", str(step_seconds), str(turns)]}
-    puller = [*python, "benchmarks.timed_puller", str(prepare_seconds)]
+    commands = {"engine": module_command("benchmarks.timed_engine", str(step_seconds), str(turns))}
+    puller = module_command("benchmarks.timed_puller", str(prepare_seconds))
     commands |= {f"puller {number}": puller for number in range(pullers)}
     others = [Child(name, command, environment=environment) for name, command in commands.items()]
     try:

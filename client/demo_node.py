@@ -19,6 +19,7 @@ from typing import IO
 
 from client.errors import DemoError
 from client.settings import environment_without_settings
+from queue_schemas.programs import module_command
 
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
@@ -49,7 +50,7 @@ def node_command(folder: Path, scratch: Path) -> list[str]:
         remedy = "install the extras worker and embedded, or run make setup"
         raise DemoError(f"the demo needs a node, but {worker} is not installed; {remedy}")
     # worker.lifeline: the supervisor is killed by the kernel should the demo be killed itself.
-    tied = [sys.executable, "-m", "worker.lifeline", str(os.getpid())]
+    tied = module_command("worker.lifeline", str(os.getpid()))
     run = [str(worker), "run", "--embedded", "--storage", str(folder), "--port", "0"]
     return [*tied, *run, "--redis-port", "0", "--output-dir", str(scratch), "--drain-seconds", "1"]
 
@@ -60,7 +61,7 @@ def started_node(command: Sequence[str], *, log: Path, pause: Callable[[float], 
 
     `pause` waits, and raises when the demo is to stop. Raises DemoError when the node does not start.
     """
-    with tempfile.TemporaryFile() as said, log.open("wb") as log_file:
+    with tempfile.TemporaryFile() as said, _created(log) as log_file:
         process = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
@@ -73,6 +74,15 @@ def started_node(command: Sequence[str], *, log: Path, pause: Callable[[float], 
             yield _wait_until_ready(process, said, log=log, pause=pause)
         finally:
             _stop(process)
+
+
+def _created(log: Path) -> IO[bytes]:
+    """Open a new file; what had the name goes, and a link is not followed. Raises DemoError."""
+    try:
+        log.unlink(missing_ok=True)
+        return log.open("xb")
+    except OSError as error:
+        raise DemoError(f"cannot write {log} ({error.strerror}); move it away") from error
 
 
 def _wait_until_ready(

@@ -85,12 +85,15 @@ class CheckpointMismatchError(ModelError):
 
 
 class SyntheticFolderError(ModelError):
-    """Raised when the folder for a synthetic checkpoint holds something that this project did not write."""
+    """Raised when the place of a synthetic checkpoint is not this project's, or cannot be written."""
 
     code = ErrorCode.CHECKPOINT_INVALID
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"{folder} exists and holds no synthetic checkpoint; move it away")
+    def __init__(self, folder: Path, fault: str | None = None) -> None:
+        if fault is None:
+            super().__init__(f"{folder} exists and holds no synthetic checkpoint; move it away")
+        else:
+            super().__init__(f"{folder} cannot be written ({fault}); start in another folder")
         self.folder = folder
 
 

@@ -7,7 +7,6 @@ still needs. When this process itself is killed the kernel ends all of them (`li
 
 import logging
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from broker.address import mask_secrets
 from broker.connection import connect
 from queue_schemas.errors import EXIT_REFUSED
 from queue_schemas.nodes import EngineState
+from queue_schemas.programs import module_command
 from queue_schemas.results import EngineReady
 from storage.uri import open_store
 from worker.children import Child, end_all
@@ -185,12 +185,11 @@ class Supervisor:
     def _watch(self, membership: Membership, ready: EngineReady) -> None:
         """Start the pullers and keep everything running until a signal."""
         environment = child_environment(self._settings)
-        command = [sys.executable, "-m", "worker.cli", "pull"]
+        command = module_command("worker.cli", "pull")
         for number in range(1, self._plan.pullers + 1):
             self._pullers.append(Child(f"puller {number}", command, environment=environment))
             self._pullers[-1].start()
-        command = [sys.executable, "-m", "worker.cli", "janitor"]
-        self._janitor = Child("janitor", command, environment=environment)
+        self._janitor = Child("janitor", module_command("worker.cli", "janitor"), environment=environment)
         self._janitor.start()
         self._say_ready(ready)
         next_card = time.monotonic() + CARD_EVERY_SECONDS

@@ -5,6 +5,7 @@ fp16 video VAE, fp32 audio VAE); only the sizes are small. Films made with it ar
 """
 
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -43,12 +44,20 @@ log = logging.getLogger(__name__)
 
 
 def ensure_h3_tiny(folder: Path) -> Path:
-    """Return `folder` with h3-tiny in it, written now (a second or two) unless it is there already."""
+    """Return `folder` with h3-tiny in it, written now (a second or two) unless it is there already.
+
+    Raises SyntheticFolderError.
+    """
     stamp = folder / STAMP
     if stamp.is_file() and stamp.read_text() == RECIPE:
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    if os.path.lexists(folder) and not (folder / STAMP).is_file():
+        raise SyntheticFolderError(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise SyntheticFolderError(folder, error.strerror) from error
     try:
         partial.chmod(0o755)  # mkdtemp makes a private folder; this one is read by any engine
         write_h3_tiny(partial)
@@ -126,13 +135,8 @@ def _draw(
 
 
 def _publish(partial: Path, folder: Path) -> None:
-    """Move the finished folder into place; whoever comes second keeps what the first one wrote.
-
-    Raises SyntheticFolderError for a folder that this module did not write.
-    """
+    """Move the finished folder into place; whoever comes second keeps what the first one wrote."""
     if folder.exists():
-        if not (folder / STAMP).is_file():
-            raise SyntheticFolderError(folder)
         shutil.rmtree(folder)
     try:
         partial.rename(folder)

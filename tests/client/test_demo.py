@@ -14,6 +14,8 @@ import pytest
 import redis
 
 from client.demo import run_demo
+from client.demo_folder import MARKER
+from client.demo_node import node_command
 from client.errors import DemoError, DemoFolderError
 from client.session import Session
 from client.settings import ClientSettings
@@ -50,6 +52,41 @@ def demo(redis_url: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> Ca
         return code, json.loads(shown.splitlines()[-1]), shown
 
     return run
+
+
+def test_the_node_of_the_demo_runs_nothing_from_the_working_folder(tmp_path: Path) -> None:
+    (tmp_path / "worker").mkdir()
+    (tmp_path / "worker" / "__init__.py").write_text("raise SystemExit('run from the working folder')")
+    command = node_command(tmp_path, tmp_path)
+    tied = command[: command.index(str(os.getpid())) + 1]
+
+    ended = subprocess.run([*tied, "/bin/true"], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_link_in_the_place_of_the_log_is_replaced_and_not_written_through(
+    demo: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    precious = tmp_path / "thesis.txt"
+    precious.write_text("precious")
+    folder.mkdir(parents=True)
+    (folder / MARKER).touch()
+    (folder / "node.log").symlink_to(precious)
+
+    code, _, _ = demo("works")
+
+    assert code == 0
+    assert precious.read_text() == "precious"
+    assert not (folder / "node.log").is_symlink()
+
+
+def test_a_folder_in_the_place_of_the_log_is_told(demo: Callable[..., Any], folder: Path) -> None:
+    (folder / "node.log").mkdir(parents=True)
+    (folder / MARKER).touch()
+
+    with pytest.raises(DemoError, match=r"cannot write .*node\.log .*; move it away"):
+        demo("works")
 
 
 def names(folder: Path, name: str) -> list[Path]:

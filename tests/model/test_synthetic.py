@@ -76,6 +76,23 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["h3-tiny"]
 
 
+def test_a_file_or_a_dead_link_in_its_place_is_told_and_left_alone(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("precious")
+    link.symlink_to(tmp_path / "nowhere")
+
+    for place, says in (
+        (file, "move it away"),
+        (link, "move it away"),
+        (file / "h3-tiny", "in another folder"),
+    ):
+        with pytest.raises(SyntheticFolderError, match=says):
+            ensure_h3_tiny(place)
+
+    assert file.read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
 def test_the_released_video_vae_file_has_562_tensors_with_its_encoder() -> None:
     with torch.device("meta"):
         decoder = VideoDecoder(RELEASED.video_vae).state_dict()

@@ -76,6 +76,15 @@ def kill_all(mark: Path) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def hostile_folder(parent: Path) -> Path:
+    """A working folder with modules that shadow those a node imports; one that is run says so by failing."""
+    folder = parent / "cwd"
+    for name in ("redis.py", "typer.py", "worker/__init__.py", "queue_schemas/__init__.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("raise SystemExit('run from the working folder')")
+    return folder
+
+
 @contextmanager
 def started(environment: dict[str, str]) -> Iterator[Node]:
     mark = Path(environment["TEST_NODE_MARK"])
@@ -83,6 +92,7 @@ def started(environment: dict[str, str]) -> Iterator[Node]:
         process = subprocess.Popen(
             [sys.executable, str(HERE / "fake_node.py")],
             env=environment,
+            cwd=hostile_folder(mark),
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
@@ -163,6 +173,17 @@ def test_a_node_works_announces_itself_and_ends_in_order_on_ctrl_c(
     assert node.process.wait(30) == 0
     assert node.running() == []
     assert list((tmp_path / "state").iterdir()) == []
+
+
+@pytest.mark.parametrize("program", ["h3", "h3-worker"])
+def test_a_command_runs_nothing_from_the_working_folder(program: str, tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name(program)), "--help"]
+
+    ended = subprocess.run(
+        command, cwd=hostile_folder(tmp_path), capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_nothing_is_left_running_when_the_supervisor_is_killed_while_a_job_runs(
