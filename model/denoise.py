@@ -19,7 +19,7 @@ from model.carry import carried_velocity, put_down, uncarry
 from model.conventions import Conventions
 from model.errors import GenerationCancelledError, OutputRejectedError
 from model.latents import Latents
-from model.sampling import check_sampler, take_step
+from model.sampling import take_step
 from model.sigmas import SigmaPlan, Timesteps
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import Sampler
@@ -57,9 +57,8 @@ def denoise(
     """Walk `noise` down `plan` to sigma 0.
 
     `cancelled` is asked before every step; a progress event follows each. Raises GenerationCancelledError,
-    SamplerUnavailableError, and OutputRejectedError when the result is not finite.
+    and OutputRejectedError when the result is not finite.
     """
-    check_sampler(sampler, conventions)
     state, previous_x0, step_seconds = noise.to(torch.float32), None, []
     for step in range(plan.steps):
         if cancelled():

@@ -189,13 +189,3 @@ class ScheduleError(ModelError):
             f"{steps} steps at shift {shift:g} repeat a sigma; take fewer steps or a shift nearer to 1"
         )
         self.steps, self.shift = steps, shift
-
-
-class SamplerUnavailableError(ModelError):
-    """Raised when a sampler has no meaning under the job's conventions."""
-
-    code = ErrorCode.INVALID_REQUEST
-
-    def __init__(self, name: str, *, reason: str) -> None:
-        super().__init__(f"sampler {name!r} cannot be used here: {reason}")
-        self.name, self.reason = name, reason

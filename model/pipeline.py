@@ -29,7 +29,6 @@ from model.network import PackedNetwork
 from model.noise import draw_noise
 from model.packing import pack_t2va
 from model.receipts import checkpoint_set, device_facts, dtype_name, peak_memory, reset_peak_memory
-from model.sampling import check_sampler
 from model.sigmas import SigmaPlan, plan_sigmas
 from model.stage_clock import StageClock
 from model.synthetic import H3_TINY, ensure_h3_tiny
@@ -76,7 +75,6 @@ class H3Pipeline:
         if job.checkpoint != self.files.name:
             raise WrongCheckpointError(wanted=job.checkpoint, resident=self.files.name)
         resolve_attention(job.attention, self.device)
-        check_sampler(job.sampler, PRESETS[job.conventions])
         plan_job(job)
 
     @torch.inference_mode()

@@ -13,18 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from model.conventions import Conventions
-from model.errors import SamplerUnavailableError
 from queue_schemas.jobs import Sampler
-
-
-def check_sampler(sampler: Sampler, conventions: Conventions) -> None:
-    """Raise SamplerUnavailableError where the sampler has no meaning under these conventions."""
-    if sampler is Sampler.RES_MULTISTEP and conventions.audio_clock == "own":
-        raise SamplerUnavailableError(
-            sampler.value,
-            reason="its log-sigma steps need video and audio on one clock; use euler, or conventions comfyui",
-        )
 
 
 def take_step(

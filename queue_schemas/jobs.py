@@ -160,6 +160,15 @@ class JobFields(Asked):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_sampler(self) -> Self:
+        if self.sampler is Sampler.RES_MULTISTEP and self.conventions is ConventionsName.DIFFUSERS:
+            raise ValueError(
+                "sampler res_multistep needs video and audio on one clock, which diffusers' conventions"
+                " do not give; use euler, or conventions comfyui"
+            )
+        return self
+
     def canonical_json(self) -> str:
         """Return the text that is hashed: sorted keys, no spaces, fields at their default left out."""
         fields = type(self).model_fields

@@ -14,6 +14,7 @@ from queue_schemas.nodes import NodeCard
 from queue_schemas.published import PublishedFiles
 from queue_schemas.requests import T2VARequest
 from queue_schemas.results import EngineReady, GenerateResult, Manifest
+from queue_schemas.summaries import SweepSummary
 from queue_schemas.sweeps import Sweep
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -30,6 +31,7 @@ def json_schemas() -> dict[str, str]:
         "manifest": Manifest.model_json_schema(),
         "benchmark-record": BenchmarkRecord.model_json_schema(),
         "sweep": Sweep.model_json_schema(),
+        "sweep-summary": SweepSummary.model_json_schema(),
         "node-card": NodeCard.model_json_schema(),
         "published-files": PublishedFiles.model_json_schema(),
     }

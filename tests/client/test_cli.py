@@ -114,7 +114,7 @@ def test_submit_without_following_names_the_run_and_a_second_one_joins(
 
 
 def test_every_job_option_reaches_the_job(h3: RunH3, redis_url: str, storage: Path, node: "FakeNode") -> None:
-    options = ["--seconds", "1", "--conventions", "diffusers", "--sampler", "res_multistep"]
+    options = ["--seconds", "1", "--conventions", "diffusers"]
     options += ["--schedule", "simple", "--vae-dtype", "float32", "--vae-tile-size", "512"]
     options += ["--attention", "sdpa", "--width", "128", "--height", "64", "--steps", "3", "--seed", "5"]
 
@@ -127,7 +127,6 @@ def test_every_job_option_reaches_the_job(h3: RunH3, redis_url: str, storage: Pa
             "prompt": "a fox",
             "frames": 39,
             "conventions": "diffusers",
-            "sampler": "res_multistep",
             "schedule": "simple",
             "vae_dtype": "float32",
             "vae_tile_size": 512,
@@ -139,6 +138,8 @@ def test_every_job_option_reaches_the_job(h3: RunH3, redis_url: str, storage: Pa
             "checkpoint": "c",
         }
     )
+    h3("submit", "a wave", "--sampler", "res_multistep", *SMALL, "--no-follow", H3_REDIS_URL=redis_url)
+    assert node.queued()[1]["job"]["sampler"] == "res_multistep"
 
 
 @pytest.fixture(autouse=True)
@@ -195,6 +196,7 @@ def test_a_sweep_again_is_done_and_only_what_failed_is_queued_again(
         (["submit", "a", "--frames", "100"], "the nearest are 90 and 107"),
         (["submit", "a", "--width", "100"], "the nearest are 96 and 128"),
         (["submit", "a", "--sampler", "ddim"], "sampler"),
+        (["submit", "a", "--sampler", "res_multistep", "--conventions", "diffusers"], "use euler"),
         (["submit", "a", "--frames", "5", "--seconds", "1"], "give one of them"),
         (["submit", "a", "--seconds", "16"], "a film lasts up to 15.08 seconds"),
         (["submit", "a", "--seconds", "nan"], "a film lasts up to"),

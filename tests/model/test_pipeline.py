@@ -17,7 +17,6 @@ from model.errors import (
     DeviceUnavailableError,
     GenerationCancelledError,
     OutputRejectedError,
-    SamplerUnavailableError,
     WrongCheckpointError,
 )
 from model.pipeline import H3Pipeline, choose_device, load_pipeline
@@ -193,7 +192,6 @@ def test_a_cancel_stops_before_the_next_step(pipeline: H3Pipeline) -> None:
         ({"checkpoint": "other"}, WrongCheckpointError),
         ({"attention": "flash9"}, AttentionUnavailableError),
         ({"workflow": "ref2va"}, NotImplementedWorkflowError),
-        ({"sampler": "res_multistep", "conventions": "diffusers"}, SamplerUnavailableError),
     ],
 )
 def test_a_job_that_cannot_run_here_is_refused_by_check(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from model.conventions import COMFYUI, DIFFUSERS, Conventions
 from model.denoise import Network, denoise, estimate_x0, move
-from model.errors import GenerationCancelledError, OutputRejectedError, SamplerUnavailableError
+from model.errors import GenerationCancelledError, OutputRejectedError
 from model.latents import Latents
 from model.noise import draw_noise
 from model.sigmas import SigmaPlan, Timesteps, plan_sigmas
@@ -196,15 +196,6 @@ def test_a_seed_twice_is_bit_identical_and_another_seed_is_not() -> None:
 
     assert same(first, second)
     assert not torch.equal(first.video, other.video)
-
-
-def test_res_multistep_on_separate_audio_sigmas_is_refused_before_any_evaluation() -> None:
-    network = Recording("unused")
-
-    with pytest.raises(SamplerUnavailableError, match="use euler, or conventions comfyui"):
-        run(network, steps=4, sampler=Sampler.RES_MULTISTEP, conventions=DIFFUSERS)
-
-    assert network.seen == []
 
 
 def test_each_step_ends_with_one_progress_event() -> None:

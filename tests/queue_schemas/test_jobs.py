@@ -98,6 +98,13 @@ def test_a_canvas_longer_than_four_to_one_is_refused() -> None:
     assert "128x544 is longer than 4:1" in refusal(width=128, height=544)
 
 
+def test_a_sampler_without_meaning_under_the_conventions_is_refused_with_both_ways_out() -> None:
+    said = refusal(sampler="res_multistep", conventions="diffusers")
+
+    assert said.startswith("sampler res_multistep needs video and audio on one clock")
+    assert said.endswith("use euler, or conventions comfyui")
+
+
 @pytest.mark.parametrize("prompt", ["", " ", "\n\t\u3000"])
 def test_an_empty_prompt_is_refused(prompt: str) -> None:
     assert refusal(prompt=prompt) == "prompt: the prompt is empty"
@@ -168,26 +175,25 @@ def test_a_job_never_changes() -> None:
 
 
 def test_golden_identities() -> None:
-    full = build(
-        prompt="ein Fuchs 🦊",
-        seed=2**63 - 1,
-        checkpoint="h3",
-        conventions="diffusers",
-        width=1344,
-        height=768,
-        frames=362,
-        steps=8,
-        sampler="res_multistep",
-        shift_video=6,
-        vae_dtype="float32",
-    )
+    full = {
+        "prompt": "ein Fuchs 🦊",
+        "seed": 2**63 - 1,
+        "checkpoint": "h3",
+        "width": 1344,
+        "height": 768,
+        "frames": 362,
+        "steps": 8,
+        "shift_video": 6,
+        "vae_dtype": "float32",
+    }
 
     # A change here makes every stored result unreachable: it is a new schema_version.
     assert build().canonical_json() == (
         '{"checkpoint":"h3-tiny","prompt":"a red fox","seed":7,"workflow":"t2va"}'
     )
     assert build().job_id == "d57416c289bd78c10941d1ff5455d7ee"
-    assert full.job_id == "979278176e56abd119373e9a075b2799"
+    assert build(**full, conventions="diffusers").job_id == "e6c8fb5bf44dd9927e142eb71a3047b2"
+    assert build(**full, sampler="res_multistep").job_id == "8e50bf87cf32f34e3cbfb291bd2cf503"
 
 
 def test_a_default_left_out_and_a_default_given_are_the_same_job() -> None:
