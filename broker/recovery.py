@@ -48,7 +48,8 @@ return moved
 """
 
 _SEIZE: Final = """
--- KEYS: leases, entry, old execution, attempts; ARGV: member, new member, seconds
+-- KEYS: leases, entry, old execution, attempts, janitors' lock; ARGV: member, new member, seconds, token
+if redis.call('GET', KEYS[5]) ~= ARGV[4] then return false end
 local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
 local t = redis.call('TIME')
 local now = t[1] + t[2] / 1e6
@@ -146,11 +147,13 @@ def expired_leases(connection: redis.Redis, *, fleet: str) -> list[Expired]:
 
 
 def seize(
-    connection: redis.Redis, expired: Expired, *, fleet: str, execution: str, seconds: float
+    connection: redis.Redis, expired: Expired, *, fleet: str, token: str, execution: str, seconds: float
 ) -> Lease | None:
     """Take over a lease that ran out, so that its holder can write nothing any more.
 
-    None when there was nothing to take over: renewed meanwhile, or no entry that runs; then it is gone.
+    None when there was nothing to take over: renewed meanwhile, or no entry that runs (then it is gone). None
+    as well for one who leads no more: where the server stood still for longer than the janitors' lock lives,
+    the holders of leases stood still with it, and come first.
     """
     entry = expired.member.partition(":")[0]
     taken = Lease(queue=expired.queue, entry=entry, execution=execution, number=1, used=1)
@@ -160,8 +163,9 @@ def seize(
             keys.entry_key(entry),
             keys.execution_key(expired.member),
             keys.attempts_key(fleet, entry),
+            keys.leader_key(fleet),
         ],
-        args=[expired.member, taken.member, seconds],
+        args=[expired.member, taken.member, seconds, token],
     )
     if answer is None:
         return None

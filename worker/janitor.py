@@ -116,8 +116,14 @@ class Janitor:
 
     def _recover(self, expired: Expired) -> None:
         execution = f"janitor-{secrets.token_hex(8)}"
-        seconds = self._times.lease_seconds
-        lease = seize(self._connection, expired, fleet=self._fleet, execution=execution, seconds=seconds)
+        lease = seize(
+            self._connection,
+            expired,
+            fleet=self._fleet,
+            token=self._token,
+            execution=execution,
+            seconds=self._times.lease_seconds,
+        )
         if lease is None:
             return
         log.warning("entry %s: its lease ran out", lease.entry)

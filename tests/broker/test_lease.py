@@ -36,11 +36,16 @@ def everything(connection: redis.Redis) -> dict[bytes, object]:
     return {key: connection.dump(key) for key in connection.scan_iter()}
 
 
+def seize_as_leader(connection: redis.Redis, expired: Expired) -> Lease | None:
+    assert lead(connection, fleet="h3", token="leader", seconds=30) is not None
+    return seize(connection, expired, fleet="h3", token="leader", execution="janitor", seconds=60)
+
+
 def take_over(connection: redis.Redis, lease: Lease) -> Lease:
     """Let the lease run out and take it, as a janitor does."""
     connection.zadd(keys.leases_key(lease.queue), {lease.member: 1})
     (expired,) = expired_leases(connection, fleet="h3")
-    taken = seize(connection, expired, fleet="h3", execution="janitor", seconds=60)
+    taken = seize_as_leader(connection, expired)
     assert taken is not None
     return taken
 
@@ -147,8 +152,22 @@ def test_a_lease_that_still_runs_cannot_be_seized(redis_connection: redis.Redis)
     lease = take(redis_connection)
 
     assert expired_leases(redis_connection, fleet="h3") == []
-    expired = Expired(lease.queue, lease.member)
-    assert seize(redis_connection, expired, fleet="h3", execution="janitor", seconds=60) is None
+    assert seize_as_leader(redis_connection, Expired(lease.queue, lease.member)) is None
+    assert renew(redis_connection, lease, seconds=60)
+
+
+def test_one_who_leads_no_more_takes_no_lease_from_a_holder_who_stood_still_as_well(
+    redis_connection: redis.Redis,
+) -> None:
+    lease = take(redis_connection)
+    lead(redis_connection, fleet="h3", token="a", seconds=30)
+    redis_connection.zadd(keys.leases_key(lease.queue), {lease.member: 1})
+    (expired,) = expired_leases(redis_connection, fleet="h3")
+    redis_connection.delete(keys.leader_key("h3"))  # as when the server is frozen here, for longer than both
+
+    taken = seize(redis_connection, expired, fleet="h3", token="a", execution="janitor", seconds=60)
+
+    assert taken is None
     assert renew(redis_connection, lease, seconds=60)
 
 
@@ -164,7 +183,7 @@ def test_a_leftover_lease_of_an_entry_that_does_not_run_is_swept_away(
         redis_connection.hset(keys.entry_key("ab-1"), "status", status)
     (expired,) = expired_leases(redis_connection, fleet="h3")
 
-    assert seize(redis_connection, expired, fleet="h3", execution="janitor", seconds=60) is None
+    assert seize_as_leader(redis_connection, expired) is None
     assert redis_connection.zcard(keys.leases_key(lease.queue)) == 0
 
 

@@ -1,6 +1,7 @@
-"""Redis killed in the middle of a job, and started again from its append-only file."""
+"""Redis killed or frozen in the middle of a job, and back again with what it knew."""
 
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,37 @@ def test_a_job_that_ends_while_redis_is_away_succeeds_when_it_is_back(
         eventually(lambda run=run: status_of(connection, run) is JobStatus.SUCCEEDED, what="both succeed")
         assert manifest_of(store, run).attempt == 1
     assert puller.poll() is None
+    assert pipeline.steps_run == 6
+
+
+@pytest.mark.parametrize("ends_meanwhile", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_job_goes_on_over_a_redis_that_is_frozen_for_longer_than_its_lease(
+    *,
+    ends_meanwhile: bool,
+    settings: Settings,
+    own_redis: OwnRedis,
+    connection: redis.Redis,
+    pipeline: FakePipeline,
+    store: Path,
+    make_fields: MakeFields,
+    eventually: Eventually,
+) -> None:
+    with running(settings, *short("janitor")), running(settings, *short("pull")) as puller:
+        run_id = submit(connection, make_fields(prompt="hold"))
+        waiting = submit(connection, make_fields(seed=8))
+        eventually(pipeline.in_step.is_set, what="the job is in a step")
+
+        own_redis.freeze()
+        if ends_meanwhile:
+            pipeline.release.set()
+        time.sleep(2.5)  # longer than the lease of 1.5 s, and than the janitor's lock
+        own_redis.thaw()
+        pipeline.release.set()
+
+        for run in (run_id, waiting):
+            eventually(lambda run=run: status_of(connection, run) is JobStatus.SUCCEEDED, what="both succeed")
+            assert manifest_of(store, run).attempt == 1
+        assert puller.poll() is None
     assert pipeline.steps_run == 6
 
 

@@ -21,7 +21,7 @@ from rq.worker import Worker
 from broker import keys
 from broker.claim import Claimant, Idle, claim
 from broker.lease import Lease
-from broker.recovery import Expired, seize
+from broker.recovery import Expired, lead, seize
 from broker.serializer import StrictJson
 from broker.states import read_states
 from broker.submit import QueuedRun, submit_runs
@@ -80,7 +80,7 @@ def test_an_override_takes_the_arguments_that_rq_passes(ours: type, theirs: type
 def test_every_override_has_a_test_of_what_it_does() -> None:
     tested = Path(__file__).read_text()
 
-    assert len(OVERRIDDEN) == 18
+    assert len(OVERRIDDEN) == 19
     assert [name for name in OVERRIDDEN if f"puller.{name}(" not in tested] == []
 
 
@@ -219,7 +219,8 @@ def take_over(connection: redis.Redis, job: GenerateEntry) -> None:
     assert job.lease is not None
     connection.zadd(keys.leases_key(job.lease.queue), {job.lease.member: 1})
     expired = Expired(job.lease.queue, job.lease.member)
-    assert seize(connection, expired, fleet="h3", execution="janitor", seconds=60) is not None
+    assert lead(connection, fleet="h3", token="leader", seconds=30)
+    assert seize(connection, expired, fleet="h3", token="leader", execution="janitor", seconds=60) is not None
 
 
 def everything(connection: redis.Redis) -> dict[bytes, object]:
@@ -247,6 +248,9 @@ def test_state_and_heartbeat_survive_a_redis_that_is_away(cut_off: Puller) -> No
     puller.set_state("busy")
     puller.heartbeat()
     puller.check_for_suspension(burst=False)
+    puller.request_stop(signal.SIGTERM, None)  # asks rq for:
+    puller.set_shutdown_requested_date()
+    puller.teardown()
 
     assert puller.get_state() == "busy"
 
