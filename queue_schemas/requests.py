@@ -21,6 +21,8 @@ def check_output_name(name: str) -> str:
         raise ValueError(f"an output name has 1 to {limits.OUTPUT_NAME_CHARACTERS} characters")
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or not name.isprintable():
         raise ValueError(f"{name!r} leaves the output root; give a relative name such as 'fox/take1.mp4'")
+    if any(len(part.encode()) > limits.OUTPUT_PART_BYTES for part in path.parts):
+        raise ValueError(f"a part of an output name has at most {limits.OUTPUT_PART_BYTES} bytes")
     if path.suffix != ".mp4":
         raise ValueError(f"{name!r} must end in .mp4")
     return str(path)

@@ -20,13 +20,14 @@ from media.encode import encode_mp4
 from model.base import Generation, Pipeline
 from model.errors import GenerationCancelledError
 from queue_schemas.benchmark import MediaSummary, OutputFile
-from queue_schemas.errors import InvalidRequestError, NotImplementedWorkflowError
+from queue_schemas.errors import NotImplementedWorkflowError
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import IMPLEMENTED_WORKFLOWS, Job
 from queue_schemas.requests import GenerateRequest
 from queue_schemas.reservations import Confirmation, Reservation
 from queue_schemas.results import EngineReady, GenerateResult
 from worker.errors import EngineBusyError, SlotClosedError
+from worker.film_path import film_path
 from worker.machine import describe_machine, node_name
 from worker.next_slot import NextSlot
 from worker.pace import Paces, RunningJob
@@ -91,7 +92,7 @@ class Engine:
         if request.job.workflow not in IMPLEMENTED_WORKFLOWS:
             raise NotImplementedWorkflowError(request.job.workflow)
         self._pipeline.check(request.job)
-        self._target(request)
+        film_path(self._root, request.output)
 
     def describe(self, request: GenerateRequest) -> GenerateResult:
         """Answer a dry run: the request was checked, nothing is made."""
@@ -225,7 +226,7 @@ class Engine:
         job, generation = request.job, made.generation
         on_event(ProgressEvent(stage=Stage.MUX))
         mux_started = time.monotonic()
-        target = self._target(request)
+        target = film_path(self._root, request.output)
         media, file = self._encoder.submit(_encode, target, request=request, generation=generation).result()
         ended = time.monotonic()
         seconds = generation.seconds.model_copy(
@@ -254,13 +255,6 @@ class Engine:
             media=media,
             files=[file],
         )
-
-    def _target(self, request: GenerateRequest) -> Path:
-        """Return the film's path; a link below the output root must not lead out of it."""
-        target = self._root / request.output
-        if not target.parent.resolve().is_relative_to(self._root) or target.is_dir():
-            raise InvalidRequestError(f"output {request.output!r} is no file below the output root")
-        return target
 
 
 def _await_gpu(future: Future[_Made], cancelled: Cancelled) -> _Made:

@@ -1,0 +1,33 @@
+"""Where a film goes below the engine's output root: a path that can be written, or a refusal at once."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from queue_schemas.errors import InvalidRequestError
+
+_LONGEST_NAME: Final = "x" * 255
+"""The encoder writes under a temporary name beside the film, which must fit as well."""
+
+
+def film_path(root: Path, output: str) -> Path:
+    """Return the path of the film `output` below `root`, which is absolute and free of links; it may be new.
+
+    Raises InvalidRequestError where a link leads out of the root, something is in the way, or the path is too
+    long for the file system.
+    """
+    target = root / output
+    if not Path(os.path.realpath(target.parent)).is_relative_to(root):
+        raise InvalidRequestError(f"output {output!r} leads to no place below the output root")
+    try:
+        (target.parent / _LONGEST_NAME).lstat()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InvalidRequestError(f"output {output!r} makes too long a path on this node") from None
+    for folder in reversed(target.relative_to(root).parents):
+        if os.path.lexists(root / folder) and not (root / folder).is_dir():
+            raise InvalidRequestError(f"output {output!r}: {str(folder)!r} is no folder on this node")
+    if target.is_dir():
+        raise InvalidRequestError(f"output {output!r} is a folder on this node")
+    return target
