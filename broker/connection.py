@@ -61,7 +61,7 @@ def hurry(connection: redis.Redis) -> None:
         "socket_connect_timeout": _HURRIED_SECONDS,
         "retry": None,
     }
-    pool.disconnect()
+    pool.disconnect(inuse_connections=False)
     pool.reset()  # a connection keeps the times that it was made with
 
 

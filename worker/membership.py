@@ -21,6 +21,7 @@ from broker.agreements import (
     agree_on_store,
     fleet_store,
 )
+from broker.connection import hurry
 from broker.errors import BrokerError, QueueUnavailableError
 from queue_schemas.errors import EXIT_REFUSED
 from queue_schemas.nodes import EngineState, NodeCard
@@ -128,9 +129,10 @@ class Membership:
             log.error("node name %s was taken over by another node on %s", card.node, other.host or "?")
 
     def leave(self) -> None:
-        """Take the card away."""
+        """Take the card away, unless Redis does not answer at once: then it runs out."""
         if self.card is None:
             return
+        hurry(self.connection)
         try:
             nodes.withdraw(self.connection, self.card.node, instance=self.instance, fleet=self.fleet)
         except QueueUnavailableError as error:

@@ -25,6 +25,7 @@ from rq.utils import now
 from rq.worker import Worker, WorkerStatus
 
 from broker.claim import Claimant, park
+from broker.connection import hurry
 from broker.lease import Lease, renew, requeue, settle
 from broker.patience import AWAY, patiently
 from broker.serializer import StrictJson
@@ -77,6 +78,13 @@ class Puller(Worker):
             super().set_state(state, pipeline=pipeline)
         except AWAY as error:
             log.debug("worker state not written: %s", type(error).__name__)
+
+    def set_shutdown_requested_date(self) -> None:
+        """Note that a signal came; an error here, in its handler, would end the job that should finish."""
+        try:
+            super().set_shutdown_requested_date()  # type: ignore[no-untyped-call]  # rq's has no annotations
+        except AWAY as error:
+            log.debug("shutdown request not written: %s", type(error).__name__)
 
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
         """Renew the worker's own key; as with the state, only people read it."""
@@ -214,16 +222,26 @@ class Puller(Worker):
         """Give the running job back, no attempt used, and end: the second signal does not wait."""
         self.kill_horse()
         self.wait_for_horse()
+        hurry(self.connection)
         for execution in list(self.executions.values()):
             self._give_back(_lease(execution.job))
         raise SystemExit
 
     def teardown(self) -> None:
-        """End; an entry that a signal caught between its claim and its start is given back."""
+        """End; an entry that a signal caught between its claim and its start is given back.
+
+        A Redis that does not answer keeps nobody from ending: leases and the worker's key run out.
+        """
+        if self.is_horse:
+            return
+        hurry(self.connection)
         lease = self.claimer.unstarted
-        if lease is not None and not self.is_horse:
+        if lease is not None:
             self._give_back(lease)
-        super().teardown()  # type: ignore[no-untyped-call]  # rq's has no annotations
+        try:
+            super().teardown()  # type: ignore[no-untyped-call]  # rq's has no annotations
+        except AWAY as error:
+            log.debug("worker key left behind: %s", error)
 
     def _give_back(self, lease: Lease) -> None:
         try:

@@ -2,7 +2,7 @@
 
 import gc
 
-from broker.connection import connect
+from broker.connection import connect, queue_errors
 from worker.engine_client import EngineAddress, EngineClient
 from worker.leasing import LeaseTimes
 from worker.offers import offers_of
@@ -32,6 +32,6 @@ def pull_until_signal(settings: Settings, *, engine_seconds: float, times: Lease
     )
     gc.collect()
     gc.freeze()  # job processes share these objects' memory as long as no collection writes into it
-    with SlotDoor(address) as door:
+    with SlotDoor(address) as door, queue_errors(connection):
         puller = make_puller(connection, context=context, name=ready.environment.node, door=door)
         puller.work(logging_level="WARNING")

@@ -36,10 +36,11 @@ log = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.1
 _ASK_SECONDS: Final = 2.0
-"""How long the engine may take to say how it is; nothing else is watched meanwhile."""
+"""How long engine and Redis may take to answer; nothing else is watched meanwhile, a signal neither."""
 _ENGINE_END_SECONDS: Final = 20.0
 _HURRIED_END_SECONDS: Final = 2.0
-_REDIS_END_SECONDS: Final = 5.0
+_QUICK_END_SECONDS: Final = 2.0
+"""For janitor and redis-server, which have nothing to finish."""
 _GIVE_BACK_SECONDS: Final = 2.0
 
 
@@ -107,7 +108,7 @@ class Supervisor:
             self._redis, url = start_redis(folder, port=self._plan.redis_port, environment=environment)
             self._settings = replace(self._settings, redis_url=url)
             self._tell(f"queue: redis-server of this node on {url}")
-        return connect(self._settings.redis_url)
+        return connect(self._settings.redis_url, answer_seconds=_ASK_SECONDS)
 
     def _choose_engine(self) -> None:
         """Fix where the engine listens, and with it the node's name."""
@@ -242,10 +243,10 @@ class Supervisor:
     def _end(self) -> None:
         """Stop taking, finish, unload, stop Redis; also after a failure at any point."""
         self._end_pullers()
-        end_all([self._janitor] if self._janitor else [], seconds=_REDIS_END_SECONDS)
+        end_all([self._janitor] if self._janitor else [], seconds=_QUICK_END_SECONDS)
         seconds = _HURRIED_END_SECONDS if self._hurried else _ENGINE_END_SECONDS
         end_all([self._engine] if self._engine else [], seconds=seconds)
-        end_all([self._redis] if self._redis else [], seconds=_REDIS_END_SECONDS)
+        end_all([self._redis] if self._redis else [], seconds=_QUICK_END_SECONDS)
 
     def _end_pullers(self) -> None:
         """Let running jobs finish; the drain time and a second signal end the wait."""

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import redis
+from own_redis import OwnRedis
 
 from broker.agreements import StoreAgreement, agree_on_store, fleet_store
+from broker.connection import connect
 from broker.nodes import announce, live_nodes
 from queue_schemas.nodes import EngineState
 from storage.local import LocalStore
@@ -60,6 +62,26 @@ def test_a_card_tells_what_the_engine_did_when_it_was_asked_last(
     assert (busy.engine, busy.busy) == (EngineState.READY, True)
     assert (starting.engine, starting.node) == (EngineState.STARTING, "test-node")
     assert starting.offers == ["attention:sdpa", "checkpoint:h3-fake", "node:test-node"]
+
+
+def test_a_queue_that_takes_no_writes_costs_the_card_and_not_the_node(
+    own_redis: OwnRedis, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = connect(own_redis.url)
+    store = LocalStore(tmp_path / "store")
+    node = Membership(connection=connection, fleet="h3", store=store, pullers=1, engine_url="")
+    node.check_store()
+    node.join(engine.ready(), stopped=never)
+
+    own_redis.refuse_as_full()
+    node.renew(engine.ready(), state=EngineState.READY)
+    own_redis.accept()
+    connection.delete("h3:node:test-node")
+    node.renew(engine.ready(), state=EngineState.READY)
+
+    assert "card not renewed: the Redis at 127.0.0.1" in caplog.text
+    assert "takes no commands (OOM: its memory is full)" in caplog.text
+    assert [card.node for card in live_nodes(connection)] == ["test-node"]
 
 
 def test_an_engine_that_comes_back_as_another_ends_its_node(member: MakeMembership, engine: Engine) -> None:

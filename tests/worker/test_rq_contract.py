@@ -16,6 +16,7 @@ import rq
 from rq.exceptions import DequeueTimeout
 from rq.job import Job
 from rq.queue import Queue
+from rq.utils import now
 from rq.worker import Worker
 
 from broker import keys
@@ -248,7 +249,7 @@ def test_state_and_heartbeat_survive_a_redis_that_is_away(cut_off: Puller) -> No
     puller.set_state("busy")
     puller.heartbeat()
     puller.check_for_suspension(burst=False)
-    puller.request_stop(signal.SIGTERM, None)  # asks rq for:
+    puller._shutdown_requested_date = now()
     puller.set_shutdown_requested_date()
     puller.teardown()
 

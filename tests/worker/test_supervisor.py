@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import redis
+from own_redis import OwnRedis
 
 from broker.nodes import live_nodes
 from broker.states import read_states
@@ -211,6 +213,23 @@ def test_a_second_signal_ends_the_wait_for_a_running_job(
 
     assert node.process.wait(45) == 0
     assert node.running() == []
+
+
+@pytest.mark.slow
+def test_an_idle_node_ends_within_seconds_although_its_redis_is_frozen(
+    own_redis: OwnRedis, tmp_path: Path, eventually: Eventually
+) -> None:
+    with started(node_environment(tmp_path / "node", redis_url=own_redis.url)) as node:
+        with connect(node) as connection:
+            eventually(lambda: waiting_pullers(connection) == 2, what="both pullers wait for a job")
+        own_redis.freeze()
+        began = time.monotonic()
+
+        node.process.send_signal(signal.SIGTERM)
+
+        assert node.process.wait(60) == 0
+        assert time.monotonic() - began < 10  # 5 to 6 on a machine that has nothing else to do
+        assert node.running() == []
 
 
 def waiting_pullers(connection: redis.Redis) -> int:
