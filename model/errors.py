@@ -71,7 +71,7 @@ class CheckpointMismatchError(ModelError):
         wrong: Sequence[str] = (),
     ) -> None:
         parts = [
-            f"{len(names)} {kind} ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
+            f"{len(names)} {kind} ({', '.join(map(_short, names[:4]))}{', ...' if len(names) > 4 else ''})"
             for kind, names in (
                 ("missing", missing),
                 ("unexpected", unexpected),
@@ -82,6 +82,11 @@ class CheckpointMismatchError(ModelError):
         super().__init__(f"{source}: tensors do not match the architecture: {'; '.join(parts)}")
         self.source = source
         self.missing, self.unexpected, self.wrong = list(missing), list(unexpected), list(wrong)
+
+
+def _short(name: str) -> str:
+    """A file chooses its names, also very long ones."""
+    return name if len(name) <= 200 else f"{name[:200]}..."
 
 
 class SyntheticFolderError(ModelError):

@@ -6,6 +6,7 @@ Reads shapes and names only, never a file. The dilations of the residual blocks 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -14,39 +15,62 @@ from model.audio_vae.activation import low_pass_taps
 from model.audio_vae.decoder import AudioDecoder
 from model.audio_vae.statistics import LATENTS_MEAN, LATENTS_STD
 from model.config import AudioVaeConfig
-from model.errors import CheckpointMismatchError
-from model.shapes import count_consecutive
+from model.shapes import Shape, check_rules, count_layers, sizing_shapes
 
 ENCODER_PREFIXES = ("encoder.", "pre_block.", "mean_proj.", "logs_proj.")
 """Names that belong to the file but not to the decoder."""
 
+_UP, _BLOCK, _STEP = "decoder.ups.{}.0.weight", "decoder.resblocks.{}.convs1.0.weight", "convs1.{}.weight"
+SIZING: Final = {
+    "dec_in_proj.weight": 3,
+    "decoder.conv_pre.weight": 3,
+    _UP.format(0): 3,
+    _BLOCK.format(0): 3,
+}
+"""Tensors whose shapes fix the architecture, and how many dimensions each has; so every further stage's."""
+
 
 def audio_config_from_shapes(
-    shapes: Mapping[str, tuple[int, ...]], *, source: Path = Path("audio VAE")
+    shapes: Mapping[str, Shape], *, source: Path = Path("audio VAE")
 ) -> AudioVaeConfig:
     """Read the architecture from a file's tensor shapes.
 
     An up-sampler's kernel tells its rate: 2u for an even rate u, 2u - 1 for an odd one.
-    Raises `CheckpointMismatchError`, naming `source`, when a tensor that fixes a size is missing.
+    Raises `CheckpointMismatchError`, naming `source`, when a tensor that fixes a size is missing or cannot
+    be meant.
     """
-    up, kernel, step = "decoder.ups.{}.0.weight", "decoder.resblocks.{}.convs1.0.weight", "convs1.{}.weight"
-    needed = ("dec_in_proj.weight", "decoder.conv_pre.weight", up.format(0), kernel.format(0))
-    missing = [name for name in needed if name not in shapes]
-    if missing:
-        raise CheckpointMismatchError(source, missing=missing)
+    sizes = sizing_shapes(shapes, SIZING, source=source)
     base = AudioVaeConfig()
-    latent_dim, latent_channels, _ = shapes["dec_in_proj.weight"]
-    kernels = tuple(shapes[up.format(i)][2] for i in range(count_consecutive(shapes, up)))
-    per_stage = max(1, count_consecutive(shapes, kernel) // len(kernels))
-    steps = count_consecutive(shapes, "decoder.resblocks.0." + step)
+    latent_dim, latent_channels, _ = sizes["dec_in_proj.weight"]
+    decoder_dim = sizes["decoder.conv_pre.weight"][0]
+    stages, blocks, steps = (
+        count_layers(shapes, pattern, source=source)
+        for pattern in (_UP, _BLOCK, "decoder.resblocks.0." + _STEP)
+    )
+    ups = [_UP.format(i) for i in range(stages)]
+    kernels = [_BLOCK.format(i) for i in range(max(1, blocks // stages))]
+    sizes = sizing_shapes(shapes, dict.fromkeys([*ups, *kernels], 3), source=source)
+    taps = {name: shape[2] for name, shape in sizes.items()}
+    rates = {name: (taps[name] + 1) // 2 for name in ups}
+    check_rules(
+        source,
+        {
+            f"decoder.conv_pre.weight: {decoder_dim} channels, {stages} stages": decoder_dim % 2**stages == 0,
+            **{
+                f"{name}: {taps[name]} taps fit no rate": taps[name] == 2 * rates[name] - rates[name] % 2
+                for name in ups
+            },
+            **{f"{name}: {taps[name]} taps have no middle": taps[name] % 2 == 1 for name in kernels},
+        },
+    )
     return replace(
         base,
         latent_channels=latent_channels,
         latent_dim=latent_dim,
-        decoder_dim=shapes["decoder.conv_pre.weight"][0],
-        decoder_rates=tuple((k + 1) // 2 for k in kernels),
-        decoder_kernel_sizes=kernels,
-        resblock_kernel_sizes=tuple(shapes[kernel.format(i)][2] for i in range(per_stage)),
+        decoder_dim=decoder_dim,
+        decoder_rates=tuple(rates[name] for name in ups),
+        decoder_kernel_sizes=tuple(taps[name] for name in ups),
+        resblock_kernel_sizes=tuple(taps[name] for name in kernels),
         resblock_dilations=base.resblock_dilations[:steps],
     )
 

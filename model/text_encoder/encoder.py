@@ -9,7 +9,7 @@ Shapes: L tokens, C = hidden_size.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from model.config import TextEncoderConfig
 from model.errors import CheckpointMismatchError, EmptyPromptError, TokenizerMismatchError
 from model.rotary import inverse_frequencies
+from model.shapes import Shape
 from model.text_encoder.layout import comfyui_name, config_from_shapes, module_name
 from model.text_encoder.presentation import Presentation
 
@@ -50,7 +51,8 @@ class TextEncoder:
         Raises CheckpointMismatchError, which lists every missing, unexpected and wrong tensor.
         """
         model = build_on_meta(config)
-        check_exact(_shapes(model), tensors, source=source)
+        other = [f"{n}: stored as {t.dtype}" for n, t in tensors.items() if t.dtype not in FLOATS]
+        check_exact(_shapes(model), {n: t.shape for n, t in tensors.items()}, source=source, wrong=other)
         own = {module_name(name): tensor.to(dtype) for name, tensor in tensors.items()}
         model.load_state_dict(own, assign=True)
         _restore_rotary(model, config, device=next(iter(own.values())).device)
@@ -86,7 +88,7 @@ class TextEncoder:
         return embedding
 
 
-def expected_shapes(config: TextEncoderConfig) -> dict[str, tuple[int, ...]]:
+def expected_shapes(config: TextEncoderConfig) -> dict[str, Shape]:
     """Return every tensor of an unquantised file by ComfyUI's name; needs no weights."""
     return _shapes(build_on_meta(config))
 
@@ -104,22 +106,32 @@ def build_on_meta(config: TextEncoderConfig) -> nn.Module:
     return model
 
 
-def check_exact(want: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor], *, source: Path) -> None:
-    """Raise CheckpointMismatchError unless the tensors are exactly those of `want` (ComfyUI's names)."""
-    found = {name: comfyui_name(module_name(name)) for name in tensors}
+def check_exact(
+    want: Mapping[str, Shape],
+    shapes: Mapping[str, Sequence[int]],
+    *,
+    source: Path,
+    wrong: Iterable[str] = (),
+) -> None:
+    """Raise CheckpointMismatchError unless names and shapes are exactly those of `want` (ComfyUI's names).
+
+    `wrong` are faults that the caller has found.
+    """
+    found = {name: comfyui_name(module_name(name)) for name in shapes}
     times = Counter(found.values())
     missing = sorted(want.keys() - times.keys())
     unexpected = sorted(name for name, own in found.items() if own not in want or times[own] > 1)
-    wrong = sorted(
-        f"{name}: {list(tensor.shape)} {tensor.dtype} instead of {list(want[found[name]])}"
-        for name, tensor in tensors.items()
-        if found[name] in want and (tuple(tensor.shape) != want[found[name]] or tensor.dtype not in FLOATS)
-    )
-    if missing or unexpected or wrong:
-        raise CheckpointMismatchError(source, missing=missing, unexpected=unexpected, wrong=wrong)
+    misshapen = [
+        f"{name}: {tuple(shape)} instead of {want[found[name]]}"
+        for name, shape in shapes.items()
+        if tuple(shape) != want.get(found[name], tuple(shape))
+    ]
+    faults = sorted([*misshapen, *wrong])
+    if missing or unexpected or faults:
+        raise CheckpointMismatchError(source, missing=missing, unexpected=unexpected, wrong=faults)
 
 
-def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+def _shapes(model: nn.Module) -> dict[str, Shape]:
     return {comfyui_name(name): tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 

@@ -1,20 +1,20 @@
 """What the loader must know about a video VAE file in ComfyUI's layout: sizes, dtypes, defaults, leftovers.
 
 Reads shapes and names only, never a file. Head width, patch length and the geometry of clips and tiles are in
-no shape; they are the config's constants.
+no shape, and every file has four register tokens; they are the config's constants.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from model.config import VideoVaeConfig
-from model.errors import CheckpointMismatchError
-from model.shapes import count_consecutive
+from model.shapes import Shape, count_layers, sizing_shapes
 from model.video_vae.decoder import PIXEL_CHANNELS, VideoDecoder
 from model.video_vae.statistics import LATENTS_MEAN, LATENTS_STD
 
@@ -24,33 +24,33 @@ ENCODER_PREFIXES = ("encoder.", "quant_conv.")
 _FLOAT32_PARTS = frozenset({"norm1", "norm2", "norm_out", "scale1", "scale2", "latents_mean", "latents_std"})
 
 
+SIZING: Final = {
+    "decoder.x_embedder.weight": 2,
+    "decoder.transformer_blocks.0.ff.w1.weight": 2,
+    "decoder.proj_out.weight": 2,
+}
+"""Tensors whose shapes fix the architecture, and how many dimensions each has."""
+
+
 def video_config_from_shapes(
-    shapes: Mapping[str, tuple[int, ...]], *, source: Path = Path("video VAE")
+    shapes: Mapping[str, Shape], *, source: Path = Path("video VAE")
 ) -> VideoVaeConfig:
     """Read the architecture from a file's tensor shapes; depth-pruned decoders are read as deep as they are.
 
-    Raises `CheckpointMismatchError`, naming `source`, when a tensor that fixes a size is missing.
+    Raises `CheckpointMismatchError`, naming `source`, when a tensor that fixes a size is missing or cannot
+    be meant.
     """
-    needed = {
-        "embedder": "decoder.x_embedder.weight",
-        "registers": "decoder.register_tokens",
-        "w1": "decoder.transformer_blocks.0.ff.w1.weight",
-        "proj_out": "decoder.proj_out.weight",
-        "scale1": "decoder.transformer_blocks.0.scale1",
-    }
-    missing = sorted(name for name in needed.values() if name not in shapes)
-    if missing:
-        raise CheckpointMismatchError(source, missing=missing)
+    sizes = sizing_shapes(shapes, SIZING, source=source)
     base = VideoVaeConfig()
-    decoder_dim, latent_channels = shapes[needed["embedder"]]
+    decoder_dim, latent_channels = sizes["decoder.x_embedder.weight"]
+    patch_area = sizes["decoder.proj_out.weight"][0] // (PIXEL_CHANNELS * base.patch_frames)
     return replace(
         base,
         latent_channels=latent_channels,
         decoder_dim=decoder_dim,
-        num_layers=count_consecutive(shapes, "decoder.transformer_blocks.{}.scale1"),
-        num_register_tokens=shapes[needed["registers"]][1],
-        ffn_dim=shapes[needed["w1"]][0] // 2,
-        patch_pixels=math.isqrt(shapes[needed["proj_out"]][0] // (PIXEL_CHANNELS * base.patch_frames)),
+        num_layers=count_layers(shapes, "decoder.transformer_blocks.{}.scale1", source=source),
+        ffn_dim=max(1, sizes["decoder.transformer_blocks.0.ff.w1.weight"][0] // 2),
+        patch_pixels=max(1, math.isqrt(patch_area)),
     )
 
 
