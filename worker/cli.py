@@ -130,6 +130,7 @@ def serve(
     """Load the models once and answer POST /generate and GET /ready until a signal."""
     from worker.embedded_redis import free_port  # noqa: PLC0415 - the other commands run without these
     from worker.engine import Engine  # noqa: PLC0415
+    from worker.output_root import check_output_root, remove_leftovers  # noqa: PLC0415
     from worker.serving import serve as serve_engine  # noqa: PLC0415
 
     def load(tell: Callable[[str], None]) -> Engine:
@@ -158,6 +159,8 @@ def serve(
             port=port,
             node=node,
         )
+        check_output_root(settings.output_dir)
+        remove_leftovers(settings.output_dir)
         settings = replace(settings, port=settings.port or free_port())  # the node is named by it
         serve_engine(load, host=host, port=settings.port, api_token=settings.api_token)
 

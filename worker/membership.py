@@ -29,6 +29,7 @@ from queue_schemas.results import EngineReady
 from storage.base import ArtifactStore
 from storage.errors import StorageError
 from storage.identity import store_identity
+from storage.local import LocalStore
 from worker.attempt import utc_now
 from worker.errors import NodeStartError
 from worker.machine import host_name, package_versions
@@ -58,17 +59,18 @@ class Membership:
     card: NodeCard | None = None
 
     def check_store(self) -> None:
-        """Compare this node's store with the fleet's, if it has one; `join` fixes it if not.
+        """Compare this node's store with the fleet's, if it has one, and write to it; `join` fixes it if not.
 
         Raises NodeStartError, QueueUnavailableError.
         """
         try:
             self.store_id = store_identity(self.store)
             fleets = fleet_store(self.connection, fleet=self.fleet)
+            if fleets is not None:
+                self._compare_store(fleets)
+            self.store.conditional_writes()
         except (StorageError, BrokerError) as error:
-            raise _refusal(error) from None
-        if fleets is not None:
-            self._compare_store(fleets)
+            raise self._refusal(error) from None
 
     def _compare_store(self, fleets: StoreAgreement) -> None:
         if fleets.store_id != self.store_id:
@@ -151,7 +153,7 @@ class Membership:
         try:
             fleets = agree_on_checkpoint(self.connection, name, own=own, fleet=self.fleet)
         except BrokerError as error:
-            raise _refusal(error) from None
+            raise self._refusal(error) from None
         if fleets.identities != identities:
             raise NodeStartError(
                 f"checkpoint {name!r} means other files in the fleet {self.fleet!r}, as node {fleets.node}"
@@ -160,6 +162,13 @@ class Membership:
                 f" h3-worker forget --checkpoint {name} --fleet {self.fleet}",
                 exit_code=EXIT_REFUSED,
             )
+
+    def _refusal(self, error: StorageError | BrokerError) -> NodeStartError | QueueUnavailableError:
+        if isinstance(error, QueueUnavailableError):
+            return error
+        # A folder that cannot be written was named in error; a service may only be away.
+        is_refused = isinstance(self.store, LocalStore)
+        return NodeStartError(str(error), exit_code=EXIT_REFUSED if is_refused else error.code.exit_code)
 
     def _card(self, ready: EngineReady) -> NodeCard:
         node, checkpoint = ready.environment.node, ready.checkpoint
@@ -219,9 +228,3 @@ def _short(identity: str | None) -> str:
         return "none"
     header, _, sample = identity.partition(".")
     return f"{header[:12]}.{sample[:12]}"
-
-
-def _refusal(error: Exception) -> NodeStartError | QueueUnavailableError:
-    if isinstance(error, QueueUnavailableError):
-        return error
-    return NodeStartError(str(error))

@@ -29,6 +29,7 @@ from worker.embedded_redis import check_port, free_port, start_redis
 from worker.engine_client import EngineAddress, EngineClient
 from worker.errors import EngineLostError, EngineNotReadyError, NodeStartError, SettingsError
 from worker.membership import CARD_EVERY_SECONDS, Membership
+from worker.output_root import check_output_root
 from worker.settings import Settings, child_environment, node_of
 from worker.submit_hint import shown_storage, submit_command
 
@@ -133,6 +134,7 @@ class Supervisor:
     def _start_engine(self) -> EngineReady | None:
         """Return what the engine says once it is loaded; None when a signal came first."""
         if self._settings.engine_url is None:
+            check_output_root(self._settings.output_dir)
             environment = child_environment(self._settings)
             self._engine = Child("engine", self._plan.engine_command, environment=environment)
             self._engine.start()
@@ -140,6 +142,7 @@ class Supervisor:
         ready = self._wait_for_engine()
         if ready is not None:
             self._adopt_name(ready.environment.node)
+            self._check_shares_films(ready)
         return ready
 
     def _adopt_name(self, name: str) -> None:
@@ -152,6 +155,17 @@ class Supervisor:
                 exit_code=EXIT_REFUSED,
             )
         self._settings = replace(self._settings, node=name)
+
+    def _check_shares_films(self, ready: EngineReady) -> None:
+        """Refuse an engine whose films this node cannot take. Raises NodeStartError, OutputRootError."""
+        root = Path(ready.output_root)
+        if not root.is_dir():
+            raise NodeStartError(
+                f"the engine at {self._settings.engine_url} makes its films in {root}, which is no folder on"
+                " this machine; run the node where its engine runs",
+                exit_code=EXIT_REFUSED,
+            )
+        check_output_root(root)
 
     def _wait_for_engine(self) -> EngineReady | None:
         told = ""

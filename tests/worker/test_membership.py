@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import redis
 from own_redis import OwnRedis
+from somebody import as_somebody, open_folder
 
 from broker.agreements import StoreAgreement, agree_on_store, fleet_store
 from broker.connection import connect
 from broker.nodes import announce, live_nodes
 from queue_schemas.nodes import EngineState
+from storage.identity import store_identity
 from storage.local import LocalStore
 from worker import embedded_redis, membership
 from worker.embedded_redis import start_redis
@@ -177,6 +179,22 @@ def test_a_fleet_keeps_the_store_of_its_first_node(redis_connection: redis.Redis
     assert agree_on_store(redis_connection, first) == first
     assert agree_on_store(redis_connection, second) == first
     assert agree_on_store(redis_connection, second, fleet="night") == second
+
+
+def test_a_store_that_can_only_be_read_ends_the_start(redis_connection: redis.Redis) -> None:
+    with open_folder() as folder:
+        store = LocalStore(folder)
+        store_identity(store)
+        folder.chmod(0o555)
+        member = Membership(connection=redis_connection, fleet="h3", store=store, pullers=1, engine_url="")
+
+        with (
+            as_somebody(),
+            pytest.raises(NodeStartError, match=r"cannot create .*: this user may not") as caught,
+        ):
+            member.check_store()
+
+    assert caught.value.exit_code == 2
 
 
 def test_a_store_that_cannot_be_written_ends_the_start(redis_connection: redis.Redis, tmp_path: Path) -> None:

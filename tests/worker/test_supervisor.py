@@ -333,6 +333,36 @@ def test_two_nodes_of_one_host_have_cards_and_records_of_their_own(
     assert left.node == node.ready["node"]
 
 
+def test_a_node_whose_films_or_store_could_not_be_written_is_refused_before_its_engine_starts(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+
+    for changes in ({"output_dir": tmp_path / "file"}, {"storage_url": str(tmp_path / "file")}):
+        ended = refused(node_environment(tmp_path / next(iter(changes)), **changes))
+
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr.splitlines()[-1].endswith(
+            ("by H3_OUTPUT_DIR / --output-dir", "name another folder")
+        )
+        assert "drawing gradients" not in ended.stderr
+
+
+def test_an_engine_of_another_machine_is_refused(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "engine").rename(tmp_path / "elsewhere")
+    environment = node_environment(
+        tmp_path / "second",
+        redis_url=node.ready["redis_url"],
+        storage_url=node.ready["storage_url"],
+        engine_url=node.ready["engine_url"],
+    )
+
+    ended = refused(environment)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"makes its films in {tmp_path / 'engine'}, which is no folder on this machine" in ended.stderr
+
+
 def test_a_node_with_another_store_is_refused_with_both_named(node: Node, tmp_path: Path) -> None:
     ended = refused(node_environment(tmp_path / "second", redis_url=node.ready["redis_url"]))
 

@@ -1,0 +1,101 @@
+"""The engine's output root: proved before anything is loaded, and rid of what killed attempts left there.
+
+Only what this project alone names so is ever removed, and not before a day: films of attempts, which are
+moved to the store within minutes, and unfinished files. A film that somebody asked for by a name stays.
+"""
+
+import logging
+import os
+import re
+import secrets
+import stat
+import time
+from pathlib import Path
+from typing import Final
+
+from queue_schemas.errors import ErrorCode
+from storage.layout import STORE_KEY
+from worker.errors import WorkerError
+
+log = logging.getLogger(__name__)
+
+STALE_SECONDS: Final = 86_400.0
+_ATTEMPT: Final = re.compile(r"runs/[0-9a-f]{32}(-[^/]+)?/[0-9]+/attempts/[0-9]+")
+_FILM: Final = "video.mp4"
+_UNFINISHED: Final = re.compile(r"\.film-[0-9a-f]{16}\.part|\..+\.[0-9]+\.[0-9a-f]{16}\.tmp")
+"""What `media.encode` and `storage.local` leave when they are killed."""
+_OWN_FOLDERS: Final = ("runs", "spool")
+
+
+class OutputRootError(WorkerError):
+    """Raised when films cannot be written to the output root."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+    def __init__(self, root: Path, fault: str) -> None:
+        super().__init__(
+            f"films cannot be made in {root}: {fault}; name another folder by H3_OUTPUT_DIR / --output-dir"
+        )
+        self.root = root
+
+
+def check_output_root(root: Path) -> None:
+    """Make the folder and write a probe. Raises OutputRootError."""
+    probe = root / f".film-{secrets.token_hex(8)}.part"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"h3")
+        probe.unlink()
+        is_store = (root / STORE_KEY).exists()
+    except (FileExistsError, NotADirectoryError):
+        raise OutputRootError(root, "a part of this path is no folder") from None
+    except OSError as error:
+        raise OutputRootError(root, (error.strerror or type(error).__name__).lower()) from error
+    if is_store:  # a stored film has the same name below it, and would go with its original
+        raise OutputRootError(root, "it is a store")
+
+
+def remove_leftovers(root: Path, *, now: float | None = None) -> int:
+    """Remove what nobody has touched for a day; return how many files. No link is followed."""
+    before = (time.time() if now is None else now) - STALE_SECONDS
+    removed = _remove_from(root, "", before=before, deeper=False)
+    removed += sum(_remove_from(root, name, before=before, deeper=True) for name in _OWN_FOLDERS)
+    if removed:
+        log.info("removed %d files that killed attempts left in %s", removed, root)
+    return removed
+
+
+def _remove_from(root: Path, name: str, *, before: float, deeper: bool) -> int:
+    if not (root / name).is_dir():
+        return 0
+    removed = 0
+    for place, folders, files, descriptor in os.fwalk(root / name, topdown=not deeper, follow_symlinks=False):
+        if not deeper:
+            folders.clear()
+        is_attempt = _ATTEMPT.fullmatch(Path(place).relative_to(root).as_posix())
+        own = [file for file in files if _UNFINISHED.fullmatch(file) or (is_attempt and file == _FILM)]
+        removed += sum(_remove(file, descriptor, before=before) for file in own)
+        if is_attempt and own:
+            _prune(Path(place), root)
+    return removed
+
+
+def _remove(file: str, descriptor: int, *, before: float) -> bool:
+    try:
+        found = os.stat(file, dir_fd=descriptor, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode) or found.st_mtime >= before:
+            return False
+        os.unlink(file, dir_fd=descriptor)
+    except FileNotFoundError:  # another engine that shares the folder was quicker
+        return False
+    return True
+
+
+def _prune(folder: Path, root: Path) -> None:
+    """Remove folders that are empty now, up to the root."""
+    while folder != root:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
