@@ -108,6 +108,11 @@ def comfyui_latents(video: Tensor, audio: Tensor) -> Latents:
     return Latents(video=video[0], audio=audio[0].transpose(0, 1))
 
 
+def generate_as_recorded(golden: Golden, dtype: torch.dtype, **how: Any) -> Latents:
+    text = golden("transformer_full")["t2va.in.text"][0]
+    return generate(golden_transformer(golden, dtype), text, shape=SMALL, seed=42, **how)
+
+
 def worst(found: Latents, wanted: Latents) -> float:
     return max(
         float((found.video - wanted.video).abs().max()), float((found.audio - wanted.audio).abs().max())
@@ -131,15 +136,8 @@ def test_a_float32_run_ends_in_comfyuis_latents(
     run = f"{weights}.t2va.{sampler.value}{steps}.fp32"
     recorded = golden("sampler")
 
-    latents = generate(
-        golden_transformer(golden, torch.float32),
-        golden("transformer_full")["t2va.in.text"][0],
-        shape=SMALL,
-        steps=steps,
-        seed=42,
-        sampler=sampler,
-        shift_video=6.0 if weights == "pruned_shift6" else 12.0,
-    )
+    shift = 6.0 if weights == "pruned_shift6" else 12.0
+    latents = generate_as_recorded(golden, torch.float32, steps=steps, sampler=sampler, shift_video=shift)
 
     wanted = comfyui_latents(recorded[f"{run}.out_video"], recorded[f"{run}.out_audio"])
     assert worst(latents, wanted) < 2e-5
@@ -155,14 +153,7 @@ def test_a_bfloat16_run_stays_as_close_to_comfyuis_as_bfloat16_does_to_float32(
     run = f"pruned.t2va.{sampler.value}{steps}"
     recorded = golden("sampler")
 
-    latents = generate(
-        golden_transformer(golden, torch.bfloat16),
-        golden("transformer_full")["t2va.in.text"][0],
-        shape=SMALL,
-        steps=steps,
-        seed=42,
-        sampler=sampler,
-    )
+    latents = generate_as_recorded(golden, torch.bfloat16, steps=steps, sampler=sampler)
 
     # Attention's rounding is the backend's, so two bf16 runs are two draws of bf16's error: apart by about
     # sqrt(2) times what either is off from float32. Measured here: 3 to 7e-3 apart, 3 to 6e-3 off.

@@ -10,12 +10,21 @@ import pytest
 # tests/ is no package: helpers of this folder are found beside the test that imports them.
 sys.path.insert(0, str(Path(__file__).parent))
 
+import redis
+from clock import Clock
 from engine_server import served, wait_until
-from fake_pipeline import CHECKPOINT, FakePipeline
+from fake_pipeline import FakePipeline
+from fleet import Fleet, small_fields
 
 from queue_schemas.requests import GenerateRequest, parse_request
 from worker.engine import Engine
 from worker.service import Doors, EngineSlot
+from worker.settings import Settings
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -28,13 +37,7 @@ MakeFields = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def make_fields() -> MakeFields:
-    """The fields of a job that the fake pipeline makes in milliseconds."""
-
-    def make(**changes: Any) -> dict[str, Any]:
-        small = {"width": 64, "height": 32, "frames": 5, "steps": 3, "seed": 7, "checkpoint": CHECKPOINT}
-        return {"workflow": "t2va", "prompt": "a red fox", **small, **changes}
-
-    return make
+    return small_fields
 
 
 @pytest.fixture
@@ -65,3 +68,18 @@ def engine_url(engine: Engine, pipeline: FakePipeline) -> Iterator[str]:
     with served(EngineSlot(engine), Doors()) as url:
         yield url
         pipeline.release.set()
+
+
+@pytest.fixture
+def fleet(redis_url: str, redis_connection: redis.Redis, engine_url: str, tmp_path: Path) -> Fleet:
+    """The fixture `engine`, a queue and a folder; nothing pulls yet."""
+    store = tmp_path / "store"
+    settings = Settings(redis_url=redis_url, engine_url=engine_url, storage_url=str(store))
+    return Fleet(redis_connection, settings)
+
+
+@pytest.fixture
+def janitor(fleet: Fleet) -> Iterator[None]:
+    """A janitor with short times."""
+    with fleet.watched():
+        yield

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from clock import Clock
 
 from broker import keys
 from broker.cancel import CancelOutcome, cancel_runs
@@ -25,19 +26,6 @@ TIMES = LeaseTimes(beat_seconds=10, tick_seconds=10, backoff_seconds=0)
 
 
 Eventually = Callable[..., None]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clock import Clock
 from fake_pipeline import FakePipeline
 
 from queue_schemas.benchmark import BenchmarkRecord
@@ -24,21 +25,6 @@ from worker.slot import SlotDoor
 MakeFields = Callable[..., dict[str, Any]]
 MakeRequest = Callable[..., GenerateRequest]
 Eventually = Callable[..., None]
-
-
-class Clock:
-    """Time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

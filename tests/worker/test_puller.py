@@ -7,14 +7,15 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from engine_server import wait_until
 from fake_pipeline import FakePipeline
-from fleet import alive, children_of, manifest_of, running, short, status_of, submit
+from fleet import Fleet, alive, children_of, small_fields
 
 from broker import keys
 from broker.states import read_states
@@ -22,32 +23,19 @@ from queue_schemas import limits
 from queue_schemas.benchmark import BenchmarkRecord
 from queue_schemas.events import JobStatus, Stage
 from storage.layout import attempt_prefix, manifest_key
-from worker.settings import Settings, child_environment
-
-MakeFields = Callable[..., dict[str, Any]]
-Eventually = Callable[..., None]
+from worker.settings import child_environment
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def settings(redis_url: str, engine_url: str, store: Path) -> Settings:
-    return Settings(redis_url=redis_url, engine_url=engine_url, storage_url=str(store))
-
-
-@pytest.fixture
-def puller(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
-    with running(settings, "-m", "worker.cli", "pull") as process:
+def puller(fleet: Fleet) -> Iterator["subprocess.Popen[bytes]"]:
+    with fleet.command("pull") as process:
         yield process
 
 
 @pytest.fixture
-def quick_fleet(settings: Settings) -> Iterator[None]:
+def quick_fleet(fleet: Fleet) -> Iterator[None]:
     """A puller and a janitor whose times are short."""
-    with running(settings, *short("pull")), running(settings, *short("janitor")):
+    with fleet.pulling(), fleet.watched():
         yield
 
 
@@ -70,18 +58,12 @@ def call(function: str, *args: Any, **kwargs: Any) -> bytes:
 
 
 @pytest.mark.usefixtures("puller")
-def test_a_job_goes_in_and_manifest_film_record_and_request_come_out(
-    redis_connection: redis.Redis,
-    store: Path,
-    tmp_path: Path,
-    make_fields: MakeFields,
-    eventually: Eventually,
-) -> None:
-    run_id = submit(redis_connection, make_fields())
+def test_a_job_goes_in_and_manifest_film_record_and_request_come_out(fleet: Fleet, tmp_path: Path) -> None:
+    run_id = fleet.submit()
 
-    eventually(lambda: status_of(redis_connection, run_id) is JobStatus.SUCCEEDED, what="the job succeeds")
+    fleet.wait(run_id)
 
-    manifest = manifest_of(store, run_id)
+    manifest = fleet.manifest(run_id)
     folder = attempt_prefix(run_id, 1, 1)
     assert (manifest.status, manifest.attempt, manifest.job_id) == (JobStatus.SUCCEEDED, 1, run_id)
     assert {role: file.name for role, file in manifest.files.items()} == {
@@ -90,34 +72,30 @@ def test_a_job_goes_in_and_manifest_film_record_and_request_come_out(
         "benchmark": f"{folder}/benchmark.json",
     }
     for file in manifest.files.values():
-        assert (store / file.name).stat().st_size == file.size_bytes
-    record = BenchmarkRecord.model_validate_json((store / folder / "benchmark.json").read_bytes())
-    assert record.request == make_fields() | record.request
+        assert (fleet.store / file.name).stat().st_size == file.size_bytes
+    record = BenchmarkRecord.model_validate_json((fleet.store / folder / "benchmark.json").read_bytes())
+    assert record.request == small_fields() | record.request
     assert record.outputs == [manifest.files["video"]]
     assert record.media is not None
     assert (record.cold, record.jobs_served, record.evaluations) == (True, 0, 3)
     for name in ("queue_wait", "text_encode", "denoise", "mux", "upload", "engine_total", "total"):
         assert getattr(record.seconds, name) is not None, name
     assert record.seconds.upload + record.seconds.engine_total <= record.seconds.total
-    progress = read_states(redis_connection, [f"{run_id}-1"])[0].progress
+    progress = read_states(fleet.connection, [f"{run_id}-1"])[0].progress
     assert progress is not None
     assert progress.stage is Stage.UPLOAD
     assert list((tmp_path / "engine").iterdir()) == []  # the engine's copy is gone once it is stored
 
 
 @pytest.mark.usefixtures("quick_fleet")
-def test_a_poisoned_job_ends_with_a_manifest_that_says_why_and_the_next_one_runs(
-    redis_connection: redis.Redis, store: Path, make_fields: MakeFields, eventually: Eventually
-) -> None:
-    poisoned = submit(redis_connection, make_fields(prompt="a secret poison"))
-    healthy = submit(redis_connection, make_fields())
+def test_a_poisoned_job_ends_with_a_manifest_that_says_why_and_the_next_one_runs(fleet: Fleet) -> None:
+    poisoned = fleet.submit(prompt="a secret poison")
+    healthy = fleet.submit()
 
-    eventually(
-        lambda: status_of(redis_connection, healthy) is JobStatus.SUCCEEDED, what="the second succeeds"
-    )
+    fleet.wait(healthy)
 
-    eventually(lambda: status_of(redis_connection, poisoned) is JobStatus.FAILED, what="the first fails")
-    manifest = manifest_of(store, poisoned)
+    fleet.wait(poisoned, JobStatus.FAILED)
+    manifest = fleet.manifest(poisoned)
     assert manifest.attempt == 3
     assert manifest.status is JobStatus.FAILED
     assert manifest.error is not None
@@ -125,7 +103,9 @@ def test_a_poisoned_job_ends_with_a_manifest_that_says_why_and_the_next_one_runs
         "internal",
         "ValueError: this prompt breaks the pipeline",
     )
-    record = BenchmarkRecord.model_validate_json((store / manifest.files["benchmark"].name).read_bytes())
+    record = BenchmarkRecord.model_validate_json(
+        (fleet.store / manifest.files["benchmark"].name).read_bytes()
+    )
     assert (record.status, record.error) == (JobStatus.FAILED, manifest.error)
     assert record.environment is not None
     assert record.environment.node == "test-node"
@@ -134,47 +114,36 @@ def test_a_poisoned_job_ends_with_a_manifest_that_says_why_and_the_next_one_runs
 
 
 @pytest.mark.usefixtures("puller")
-def test_a_job_for_other_weights_fails_for_good_without_a_second_attempt(
-    redis_connection: redis.Redis, store: Path, make_fields: MakeFields, eventually: Eventually
-) -> None:
-    run_id = submit(redis_connection, make_fields(checkpoint="other"))
+def test_a_job_for_other_weights_fails_for_good_without_a_second_attempt(fleet: Fleet) -> None:
+    run_id = fleet.submit(checkpoint="other")
 
-    eventually(lambda: status_of(redis_connection, run_id) is JobStatus.FAILED, what="the job fails")
+    fleet.wait(run_id, JobStatus.FAILED)
 
-    error = manifest_of(store, run_id).error
+    error = fleet.manifest(run_id).error
     assert error is not None
     assert (error.code, error.retryable) == ("checkpoint_mismatch", False)
 
 
 @pytest.mark.usefixtures("puller")
-def test_a_run_that_has_a_manifest_is_not_made_again(
-    redis_connection: redis.Redis,
-    store: Path,
-    pipeline: FakePipeline,
-    make_fields: MakeFields,
-    eventually: Eventually,
-) -> None:
-    run_id = submit(redis_connection, make_fields())
-    eventually(lambda: status_of(redis_connection, run_id) is JobStatus.SUCCEEDED, what="it succeeds")
-    before = (store / manifest_key(run_id, 1)).read_bytes()
+def test_a_run_that_has_a_manifest_is_not_made_again(fleet: Fleet, pipeline: FakePipeline) -> None:
+    run_id = fleet.submit()
+    fleet.wait(run_id)
+    before = (fleet.store / manifest_key(run_id, 1)).read_bytes()
 
-    submit(redis_connection, make_fields())
+    fleet.submit()
 
-    eventually(
+    wait_until(
         lambda: (
-            status_of(redis_connection, run_id) is JobStatus.SUCCEEDED
-            and redis_connection.llen(keys.queue_key("h3")) == 0
+            fleet.status(run_id) is JobStatus.SUCCEEDED and fleet.connection.llen(keys.queue_key("h3")) == 0
         ),
         what="it succeeds again",
     )
     assert pipeline.steps_run == 3
-    assert (store / manifest_key(run_id, 1)).read_bytes() == before
+    assert (fleet.store / manifest_key(run_id, 1)).read_bytes() == before
 
 
 @pytest.mark.usefixtures("puller")
-def test_nothing_but_the_one_task_ever_runs(
-    redis_connection: redis.Redis, tmp_path: Path, make_fields: MakeFields, eventually: Eventually
-) -> None:
+def test_nothing_but_the_one_task_ever_runs(fleet: Fleet, tmp_path: Path) -> None:
     marker = tmp_path / "executed"
     task = "worker.tasks.generate"
     hostile = {
@@ -190,40 +159,37 @@ def test_nothing_but_the_one_task_ever_runs(
         },
     }
     for entry, fields in hostile.items():
-        submit_raw(redis_connection, entry, **fields)
-    run_id = submit(redis_connection, make_fields())
+        submit_raw(fleet.connection, entry, **fields)
+    run_id = fleet.submit()
 
-    eventually(lambda: status_of(redis_connection, run_id) is JobStatus.SUCCEEDED, what="the honest job runs")
+    fleet.wait(run_id)
 
     assert {
-        state.entry_id: state.status for state in read_states(redis_connection, list(hostile))
+        state.entry_id: state.status for state in read_states(fleet.connection, list(hostile))
     } == dict.fromkeys(hostile, JobStatus.FAILED)
     assert not marker.exists()
 
 
 def test_entries_that_cannot_be_read_are_parked_and_the_worker_lives_on(
-    puller: "subprocess.Popen[bytes]",
-    redis_connection: redis.Redis,
-    make_fields: MakeFields,
-    eventually: Eventually,
+    fleet: Fleet, puller: "subprocess.Popen[bytes]"
 ) -> None:
     good = call("worker.tasks.generate")
-    submit_raw(redis_connection, "status-1", data=good, status="nonsense")
-    submit_raw(redis_connection, "timeout-1", data=good, timeout="soon")
-    submit_raw(redis_connection, "date-1", data=good, created_at="yesterday")
-    submit_raw(redis_connection, "utf8-1", data=good, origin=b"\xff\xfe")
-    submit_raw(redis_connection, "bad:id", data=good)
-    redis_connection.set(keys.entry_key("string-1"), "no hash")
-    list_raw(redis_connection, "string-1", b"\xff\xfe", "expired-1")
+    submit_raw(fleet.connection, "status-1", data=good, status="nonsense")
+    submit_raw(fleet.connection, "timeout-1", data=good, timeout="soon")
+    submit_raw(fleet.connection, "date-1", data=good, created_at="yesterday")
+    submit_raw(fleet.connection, "utf8-1", data=good, origin=b"\xff\xfe")
+    submit_raw(fleet.connection, "bad:id", data=good)
+    fleet.connection.set(keys.entry_key("string-1"), "no hash")
+    list_raw(fleet.connection, "string-1", b"\xff\xfe", "expired-1")
     bomb = zlib.compress(b"0" * (limits.JOB_BYTES + 1))
-    submit_raw(redis_connection, "bomb-1", data=bomb)
-    submit_raw(redis_connection, "large-1", data=os.urandom(8_000_000))
-    submit_raw(redis_connection, "fields-1", data=good, description="x" * 8_000_000)
-    run_id = submit(redis_connection, make_fields())
+    submit_raw(fleet.connection, "bomb-1", data=bomb)
+    submit_raw(fleet.connection, "large-1", data=os.urandom(8_000_000))
+    submit_raw(fleet.connection, "fields-1", data=good, description="x" * 8_000_000)
+    run_id = fleet.submit()
 
-    eventually(lambda: status_of(redis_connection, run_id) is JobStatus.SUCCEEDED, what="the honest job runs")
+    fleet.wait(run_id)
 
-    parked = redis_connection.hgetall(keys.poison_key("h3"))
+    parked = fleet.connection.hgetall(keys.poison_key("h3"))
     names = (
         "status-1",
         "timeout-1",
@@ -238,59 +204,47 @@ def test_entries_that_cannot_be_read_are_parked_and_the_worker_lives_on(
     assert set(parked) == {*(name.encode() for name in names), b"\xff\xfe"}
     assert b"inflates to more than" in parked[b"bomb-1"]
     assert b"at most" in parked[b"large-1"]
-    assert redis_connection.zcard(keys.leases_key(keys.queue_name("h3"))) == 0
+    assert fleet.connection.zcard(keys.leases_key(keys.queue_name("h3"))) == 0
     assert puller.poll() is None
 
 
 def test_a_job_process_dies_with_its_puller_and_the_engine_cancels(
-    *,
-    puller: "subprocess.Popen[bytes]",
-    redis_connection: redis.Redis,
-    pipeline: FakePipeline,
-    store: Path,
-    make_fields: MakeFields,
-    eventually: Eventually,
+    fleet: Fleet, puller: "subprocess.Popen[bytes]", pipeline: FakePipeline
 ) -> None:
-    run_id = submit(redis_connection, make_fields(prompt="hold", steps=100))
-    eventually(pipeline.in_step.is_set, what="the job is in a step")
+    run_id = fleet.submit(prompt="hold", steps=100)
+    wait_until(pipeline.in_step.is_set, what="the job is in a step")
     (horse,) = children_of(puller.pid)
 
     puller.send_signal(signal.SIGKILL)
 
-    eventually(lambda: not alive(horse), what="the job process is gone")
-    eventually(pipeline.is_asked_to_stop, what="the engine has noticed")
+    wait_until(lambda: not alive(horse), what="the job process is gone")
+    wait_until(pipeline.is_asked_to_stop, what="the engine has noticed")
     pipeline.release.set()
-    eventually(lambda: pipeline.cancelled == 1, what="the job has stopped")
+    wait_until(lambda: pipeline.cancelled == 1, what="the job has stopped")
     assert pipeline.steps_run == 1
-    assert not (store / manifest_key(run_id, 1)).exists()
+    assert not fleet.has_manifest(run_id)
 
 
 def test_a_puller_that_is_asked_to_end_finishes_its_job_first(
-    puller: "subprocess.Popen[bytes]",
-    redis_connection: redis.Redis,
-    pipeline: FakePipeline,
-    make_fields: MakeFields,
-    eventually: Eventually,
+    fleet: Fleet, puller: "subprocess.Popen[bytes]", pipeline: FakePipeline
 ) -> None:
-    run_id = submit(redis_connection, make_fields(prompt="hold"))
-    eventually(pipeline.in_step.is_set, what="the job is in a step")
+    run_id = fleet.submit(prompt="hold")
+    wait_until(pipeline.in_step.is_set, what="the job is in a step")
 
     puller.send_signal(signal.SIGTERM)
     pipeline.release.set()
 
     assert puller.wait(20) == 0
-    assert status_of(redis_connection, run_id) is JobStatus.SUCCEEDED
+    assert fleet.status(run_id) is JobStatus.SUCCEEDED
 
 
-def test_an_idle_puller_ends_at_once(
-    puller: "subprocess.Popen[bytes]", redis_connection: redis.Redis, eventually: Eventually
-) -> None:
+def test_an_idle_puller_ends_at_once(fleet: Fleet, puller: "subprocess.Popen[bytes]") -> None:
     def idle() -> bool:
-        return [redis_connection.hget(key, "state") for key in redis_connection.smembers("rq:workers")] == [
+        return [fleet.connection.hget(key, "state") for key in fleet.connection.smembers("rq:workers")] == [
             b"idle"
         ]
 
-    eventually(idle, what="the puller waits for a job")
+    wait_until(idle, what="the puller waits for a job")
     started = time.monotonic()
 
     puller.send_signal(signal.SIGTERM)
@@ -299,10 +253,10 @@ def test_an_idle_puller_ends_at_once(
     assert time.monotonic() - started < 10
 
 
-def test_a_puller_without_redis_says_which_address_and_ends_with_3(
-    settings: Settings, free_port: int
-) -> None:
-    environment = child_environment(settings) | {"H3_REDIS_URL": f"redis://:hunter2@127.0.0.1:{free_port}"}
+def test_a_puller_without_redis_says_which_address_and_ends_with_3(fleet: Fleet, free_port: int) -> None:
+    environment = child_environment(fleet.settings) | {
+        "H3_REDIS_URL": f"redis://:hunter2@127.0.0.1:{free_port}"
+    }
 
     ended = subprocess.run(
         [sys.executable, "-m", "worker.cli", "pull"],
