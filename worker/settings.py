@@ -138,16 +138,21 @@ def _text(path: Path | None) -> str | None:
 def _port(value: str | None) -> int:
     if value is None:
         return DEFAULT_PORT
-    if not value.isdecimal() or not value.isascii():
+    if not value.isdecimal() or not value.isascii() or len(value) > 5:
         raise SettingsError(f"H3_PORT is {value!r}; write a number, for example {DEFAULT_PORT}")
     return int(value)
 
 
 def _check_engine_url(url: str) -> None:
+    """Take host and port only, since the address is shown as it is; a refusal does not repeat it."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
+        usable = usable and "@" not in url and parts.path in ("", "/") and not (parts.query or parts.fragment)
     except ValueError:
         usable = False
     if not usable:
-        raise SettingsError(f"the engine address {url!r} is none; write http://127.0.0.1:{DEFAULT_PORT}")
+        raise SettingsError(
+            f"the engine's address is host and port, as in http://127.0.0.1:{DEFAULT_PORT};"
+            " what it demands of its callers goes into H3_API_TOKEN"
+        )

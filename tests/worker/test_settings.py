@@ -69,7 +69,9 @@ def test_an_unknown_name_is_a_warning_with_the_nearest_one_and_an_error_when_str
         ("H3_PORT", "-1"),
         ("H3_REDIS_URL", "http://127.0.0.1"),
         ("H3_STORAGE_URL", "ftp://example.test/films"),
+        ("H3_PORT", "9" * 5_000),
         ("H3_ENGINE_URL", "127.0.0.1:8033"),
+        ("H3_ENGINE_URL", "http://127.0.0.1:8033/engine"),
         ("H3_FLEET", "a:b"),
         ("H3_NODE", "a b"),
         ("H3_API_TOKEN", "naïve"),
@@ -78,6 +80,27 @@ def test_an_unknown_name_is_a_warning_with_the_nearest_one_and_an_error_when_str
 def test_a_bad_value_is_refused(name: str, value: str) -> None:
     with pytest.raises(SettingsError):
         read_settings({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("H3_ENGINE_URL", "http://fox:hunter2@127.0.0.1:8033"),
+        ("H3_ENGINE_URL", "http://127.0.0.1:8033?token=hunter2"),
+        ("H3_ENGINE_URL", "http://127.0.0.1:8033#hunter2"),
+        ("H3_ENGINE_URL", "http://fox:hunter2/@127.0.0.1:8033"),
+        ("H3_STORAGE_URL", "s3://fox:hunter2@films/h3"),
+        ("H3_STORAGE_URL", "s3://films/h3?secret=hunter2"),
+        ("H3_STORAGE_URL", "s3://films/h3?endpoint=https://fox:hunter2@example.test"),
+        ("H3_STORAGE_URL", "https://fox:hunter2@example.test/films"),
+        ("H3_REDIS_URL", "redis://fox:hunter2#@example.test"),
+    ],
+)
+def test_an_address_with_a_secret_in_the_wrong_place_is_refused_without_it(name: str, value: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings({name: value})
+
+    assert "hunter2" not in str(caught.value)
 
 
 def test_an_option_is_checked_as_the_environment_is() -> None:
