@@ -4,6 +4,7 @@ Environment and flags are defaults for whoever builds a job; a job that exists i
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -25,7 +26,7 @@ class ClientSettings:
     vae_dtype: VaeDtype | None = None
     vae_tile_size: int | None = None
     warnings: tuple[str, ...] = ()
-    """Unknown `H3_*` names, each a sentence."""
+    """Of `H3_*` names that are unknown or do nothing, each a sentence."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -38,8 +39,8 @@ class ClientSettings:
             fleet=read.get("H3_FLEET", DEFAULT_FLEET),
             checkpoint=read.get("H3_CHECKPOINT"),
             vae_dtype=_vae_dtype(read.get("H3_VAE_DTYPE")),
-            vae_tile_size=_vae_tile_size(read.get("H3_VAE_TILE_SIZE")),
-            warnings=tuple(check_environment(environ)),
+            vae_tile_size=_whole_number(read, "H3_VAE_TILE_SIZE", what="pixels such as 256"),
+            warnings=(*check_environment(environ), *_head_slice_warnings(read)),
         )
 
     def job_defaults(self) -> dict[str, Any]:
@@ -63,9 +64,20 @@ def _vae_dtype(value: str | None) -> VaeDtype | None:
         raise ClientSettingsError(f"H3_VAE_DTYPE is {value!r}; use {' or '.join(VaeDtype)}") from None
 
 
-def _vae_tile_size(value: str | None) -> int | None:
+def _whole_number(read: Mapping[str, str], name: str, *, what: str) -> int | None:
+    value = read.get(name)
     if value is None:
         return None
-    if not (value.isascii() and value.isdecimal() and len(value) < 10):
-        raise ClientSettingsError(f"H3_VAE_TILE_SIZE is {value!r}; give a whole number of pixels such as 256")
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", value):
+        raise ClientSettingsError(f"{name} is {value!r}; give a whole number of {what}")
     return int(value)
+
+
+def _head_slice_warnings(read: Mapping[str, str]) -> list[str]:
+    """Check the names of an attention that no engine of this version has; say that they do nothing."""
+    _whole_number(read, "H3_HEAD_SLICE_SIZE", what="heads such as 8")
+    backend = read.get("H3_HEAD_SLICE_BACKEND")
+    if backend is not None and not re.fullmatch(r"[a-z][a-z0-9_]*", backend):
+        raise ClientSettingsError(f"H3_HEAD_SLICE_BACKEND is {backend!r}; name a backend such as sage2")
+    names = [name for name in ("H3_HEAD_SLICE_BACKEND", "H3_HEAD_SLICE_SIZE") if name in read]
+    return [f"{name} does nothing: this version has no kj_head_sliced attention" for name in names]

@@ -36,9 +36,21 @@ def test_every_name_is_read() -> None:
 def test_a_bad_value_is_an_error_that_names_it() -> None:
     with pytest.raises(ClientSettingsError, match="H3_VAE_DTYPE is 'fp16'; use float16 or float32"):
         ClientSettings.from_environment({"H3_VAE_DTYPE": "fp16"})
-    for value in ("-1", "2.5", "big", "²"):
-        with pytest.raises(ClientSettingsError, match="H3_VAE_TILE_SIZE"):
-            ClientSettings.from_environment({"H3_VAE_TILE_SIZE": value})
+    for name in ("H3_VAE_TILE_SIZE", "H3_HEAD_SLICE_SIZE"):
+        for value in ("-1", "0", "2.5", "big", "²"):
+            with pytest.raises(ClientSettingsError, match=f"{name} is '{value}'; give a whole number"):
+                ClientSettings.from_environment({name: value})
+    with pytest.raises(ClientSettingsError, match="H3_HEAD_SLICE_BACKEND is 'Sage 2'; name a backend"):
+        ClientSettings.from_environment({"H3_HEAD_SLICE_BACKEND": "Sage 2"})
+
+
+def test_a_name_that_does_nothing_in_this_version_says_so() -> None:
+    settings = ClientSettings.from_environment({"H3_HEAD_SLICE_SIZE": "8", "H3_HEAD_SLICE_BACKEND": "sage2"})
+
+    assert [warning.partition(":")[0] for warning in settings.warnings] == [
+        "H3_HEAD_SLICE_BACKEND does nothing",
+        "H3_HEAD_SLICE_SIZE does nothing",
+    ]
 
 
 def test_an_unknown_name_is_a_warning_or_where_strict_an_error() -> None:
