@@ -23,7 +23,8 @@ def print_nodes(console: Console, cards: Sequence[NodeCard]) -> None:
     table = Table(*names, box=None, header_style="bold", pad_edge=False)
     for card in cards:
         engine = "busy" if card.busy and card.engine is EngineState.READY else str(card.engine)
-        cells = (card.node, engine, card.checkpoint, card.weights, card.device)
+        task = f" ({card.transformer_task})" if card.transformer_task else ""
+        cells = (card.node, engine, card.checkpoint + task, card.weights, card.device)
         table.add_row(*map(Text, (*cells, " ".join(card.attention_backends), str(card.jobs_served))))
     console.print(table)
     for card in cards:

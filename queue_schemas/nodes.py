@@ -23,6 +23,8 @@ class NodeCard(Told):
     """Unique in the fleet: host name and engine port, or what the operator chose."""
     checkpoint: str
     weights: str
+    transformer_task: str | None = None
+    """What its transformer was trained for, `fl2va` or `ref2va`; t2va runs on either. None: nothing tells."""
     device: str
     attention_backends: list[str]
     started_at: str

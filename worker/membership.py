@@ -176,6 +176,7 @@ class Membership:
             node=node,
             checkpoint=checkpoint.name,
             weights=checkpoint.weights,
+            transformer_task=checkpoint.transformer_task,
             device=ready.environment.device,
             attention_backends=ready.attention_backends,
             started_at=self.started_at,

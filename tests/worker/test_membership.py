@@ -53,7 +53,10 @@ def test_a_card_tells_what_the_engine_did_when_it_was_asked_last(
     member: MakeMembership, engine: Engine, redis_connection: redis.Redis
 ) -> None:
     node = member()
-    node.join(engine.ready(), stopped=never)
+    ready = engine.ready()
+    trained = ready.checkpoint.model_copy(update={"transformer_task": "ref2va"})
+    node.join(ready.model_copy(update={"checkpoint": trained}), stopped=never)
+    (joined,) = live_nodes(redis_connection)
     engine.take_seat()
 
     node.renew(engine.ready(), state=EngineState.READY)
@@ -61,7 +64,8 @@ def test_a_card_tells_what_the_engine_did_when_it_was_asked_last(
     node.renew(None, state=EngineState.STARTING)
     (starting,) = live_nodes(redis_connection)
 
-    assert (busy.engine, busy.busy) == (EngineState.READY, True)
+    assert (joined.engine, joined.busy, joined.transformer_task) == (EngineState.READY, False, "ref2va")
+    assert (busy.engine, busy.busy, busy.transformer_task) == (EngineState.READY, True, None)
     assert (starting.engine, starting.node) == (EngineState.STARTING, "test-node")
     assert starting.offers == ["attention:sdpa", "checkpoint:h3-fake", "node:test-node"]
 
