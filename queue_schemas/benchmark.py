@@ -8,6 +8,7 @@ from typing import Literal
 
 from queue_schemas.base import JsonFields, Told, Version1
 from queue_schemas.events import EndStatus, JobError
+from queue_schemas.loras import AppliedLora
 
 
 class CheckpointFile(Told):
@@ -134,6 +135,7 @@ class BenchmarkRecord(Told):
     notes: list[str] = []
     environment: Environment | None = None
     checkpoint: CheckpointSet | None = None
+    loras: list[AppliedLora] = []
     backends: Backends | None = None
     cold: bool | None = None
     """True for the first job that this engine process served."""

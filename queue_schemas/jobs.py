@@ -7,7 +7,7 @@ What names an output or a priority is not here (`requests.py`, `sweeps.py`): it 
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -23,6 +23,7 @@ from pydantic import (
 from queue_schemas import geometry, limits
 from queue_schemas.base import Asked, Lax, Version1
 from queue_schemas.errors import InvalidRequestError, explain, shortened
+from queue_schemas.loras import JobLora, LoraCard, with_made_for
 
 
 class ConventionsName(StrEnum):
@@ -98,6 +99,8 @@ class JobFields(Asked):
         int, Field(ge=limits.VAE_TILE_PIXELS_MIN, le=limits.VAE_TILE_PIXELS_MAX, multiple_of=16)
     ] = limits.VAE_TILE_PIXELS_DEFAULT
     """Pixels; any size but 256 is approximate, because the decoder's positions are normalised per tile."""
+    loras: Annotated[Lax[tuple[JobLora, ...]], Field(max_length=limits.LORAS)] = ()
+    """What is added to the transformer, in order; a node without one of them does not take the job."""
     checkpoint: Annotated[
         str, Field(pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{limits.CHECKPOINT_NAME_CHARACTERS - 1}}}$")
     ]
@@ -150,6 +153,14 @@ class JobFields(Asked):
                 f"{frames} is no length the video VAE can decode (17n + 5); the nearest are {low} and {high}"
             )
         return frames
+
+    @field_validator("loras")
+    @classmethod
+    def _check_loras(cls, loras: tuple[JobLora, ...]) -> tuple[JobLora, ...]:
+        names = [lora.name for lora in loras]
+        if len(set(names)) != len(names):
+            raise ValueError(f"{', '.join(names)} names one twice; give each LoRA one strength")
+        return loras
 
     @model_validator(mode="after")
     def _check_aspect(self) -> Self:
@@ -204,6 +215,8 @@ class JobFields(Asked):
 
 
 def _json_default(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
     return value.value if isinstance(value, StrEnum) else value
 
 
@@ -268,13 +281,16 @@ def infer_workflow(fields: Mapping[str, Any]) -> str:
     return "fl2va" if keyframes else "t2va"
 
 
-def build_job(fields: Mapping[str, Any], *, checkpoint: str | None = None) -> T2VAJob | FL2VAJob | Ref2VAJob:
+def build_job(
+    fields: Mapping[str, Any], *, checkpoint: str | None = None, loras: Iterable[LoraCard] = ()
+) -> T2VAJob | FL2VAJob | Ref2VAJob:
     """Make a job from a person's fields: infer the workflow, draw a missing seed, fill a missing checkpoint.
 
+    `loras` are those that are known where it will run; they supply the steps and shifts they were made for.
     Raises InvalidRequestError with one sentence for every fault found.
     """
     workflow = infer_workflow(fields)
-    filled = {"workflow": workflow, **fields}
+    filled = {"workflow": workflow, **with_made_for(fields, loras)}
     filled.setdefault("seed", draw_seed())
     if checkpoint is not None:
         filled.setdefault("checkpoint", checkpoint)

@@ -26,6 +26,11 @@ OUTPUT_NAME_CHARACTERS = 200
 OUTPUT_PART_BYTES = 255
 """Of one name in a path, on every usual file system."""
 CHECKPOINT_NAME_CHARACTERS = 100
+LORAS = 8
+"""Of one job."""
+LORA_STRENGTH_MAX = 10.0
+RESIDENT_LORAS = 32
+"""Of one engine; its cards travel in every answer of GET /ready."""
 
 JOB_BYTES = 64 * 1024
 BODY_BYTES = 1024 * 1024

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from queue_schemas.base import Lax, Told
 from queue_schemas.benchmark import CheckpointFile
+from queue_schemas.loras import LoraCard
 
 
 class EngineState(StrEnum):
@@ -29,7 +30,7 @@ class NodeCard(Told):
     attention_backends: list[str]
     started_at: str
     offers: list[str] = []
-    """What needs it satisfies: `checkpoint:NAME`, `attention:NAME` for each backend, `node:NAME`."""
+    """What needs it satisfies: `checkpoint:`, `node:`, and `attention:` and `lora:` for each one that it has."""
     storage_url: str | None = None
     """Where it writes, as an absolute address without secrets."""
     store_id: str | None = None
@@ -48,5 +49,7 @@ class NodeCard(Told):
     pullers: int = 0
     files: list[CheckpointFile] = []
     """The files behind the checkpoint's name."""
+    loras: list[LoraCard] = []
+    """Those that its engine has loaded."""
     version: str = ""
     """Of this project, on that node."""

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, NoReturn
 
@@ -12,6 +12,7 @@ from queue_schemas import limits
 from queue_schemas.base import Asked
 from queue_schemas.errors import InvalidRequestError, explain
 from queue_schemas.jobs import WORKFLOWS, Job, T2VAJob, build_job, infer_workflow
+from queue_schemas.loras import LoraCard
 
 
 def check_output_name(name: str) -> str:
@@ -52,8 +53,10 @@ class GenerateRequest(Asked):
         return self.delivery.output or f"{self.job.job_id}.mp4"
 
 
-def parse_request(fields: Mapping[str, Any], *, checkpoint: str | None = None) -> GenerateRequest:
-    """Split a flat body into job and delivery; a missing seed is drawn, a missing checkpoint filled.
+def parse_request(
+    fields: Mapping[str, Any], *, checkpoint: str | None = None, loras: Iterable[LoraCard] = ()
+) -> GenerateRequest:
+    """Split a flat body into job and delivery; what is missing is drawn or filled as `build_job` does.
 
     Raises InvalidRequestError with one sentence, which names unknown fields and the nearest known one.
     """
@@ -64,7 +67,7 @@ def parse_request(fields: Mapping[str, Any], *, checkpoint: str | None = None) -
         parsed = Delivery.model_validate(delivery)
     except ValidationError as error:
         raise InvalidRequestError(explain(error, known_fields=known)) from None
-    return GenerateRequest(job=build_job(rest, checkpoint=checkpoint), delivery=parsed)
+    return GenerateRequest(job=build_job(rest, checkpoint=checkpoint, loras=loras), delivery=parsed)
 
 
 def load_json_object(data: bytes, *, limit_bytes: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Transformers(Asked):
 
 
 class ResidentLora(Asked):
-    """A LoRA that jobs may ask for by its name. Declared only: no version loads one yet."""
+    """A LoRA that jobs may ask for by its name."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     file: FileName

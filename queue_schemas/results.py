@@ -11,6 +11,7 @@ from queue_schemas.benchmark import (
     Tokens,
 )
 from queue_schemas.events import EndStatus, JobError
+from queue_schemas.loras import AppliedLora, LoraCard
 
 
 class GenerateResult(Told):
@@ -23,6 +24,7 @@ class GenerateResult(Told):
     notes: list[str] = []
     environment: Environment
     checkpoint: CheckpointSet
+    loras: list[AppliedLora] = []
     backends: Backends
     cold: bool
     jobs_served: int
@@ -45,6 +47,8 @@ class EngineReady(Told):
     backends: Backends
     environment: Environment
     attention_backends: list[str]
+    loras: list[LoraCard] = []
+    """Those that a job may name."""
     jobs_served: int
     output_root: str
 

@@ -57,8 +57,8 @@ def run_id_of(job: JobFields, key: RunKey) -> str:
 
 
 def needs_of(job: JobFields, key: RunKey) -> list[str]:
-    """Return what a node must have for the run, sorted: `checkpoint:NAME`, `attention:NAME`, `node:NAME`."""
-    needs = [f"checkpoint:{job.checkpoint}"]
+    """Return what a node must have, sorted: `checkpoint:NAME`, `attention:NAME`, `lora:NAME`, `node:NAME`."""
+    needs = [f"checkpoint:{job.checkpoint}", *(f"lora:{lora.name}" for lora in job.loras)]
     if job.attention != AUTO:
         needs.append(f"attention:{job.attention}")
     if key.node is not None:

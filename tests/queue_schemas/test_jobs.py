@@ -212,6 +212,7 @@ def test_a_default_left_out_and_a_default_given_are_the_same_job() -> None:
         "attention": "auto",
         "vae_dtype": "float16",
         "vae_tile_size": 256,
+        "loras": [],
     }
 
     assert set(given) | set(COMPLETE) == set(T2VAJob.model_fields)

@@ -1,0 +1,125 @@
+"""LoRAs on the wire: which ones a job asks for, what an engine says of those it has, what a record keeps.
+
+A distilled LoRA is made for so many steps at these shifts. Whoever builds a job takes them over where the
+caller gave none; other values are the caller's right and a warning.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from queue_schemas import limits
+from queue_schemas.base import Asked, Told
+from queue_schemas.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from queue_schemas.jobs import JobFields
+
+LoraName = Annotated[
+    str, Field(pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{limits.CHECKPOINT_NAME_CHARACTERS - 1}}}$")
+]
+MADE_FOR: Final = ("steps", "shift_video", "shift_audio")
+"""Job fields that a LoRA may supply."""
+
+
+class JobLora(Asked):
+    """One LoRA of a job; their order is that in which they are added."""
+
+    name: LoraName
+    """As the node that loads it calls it (`h3 nodes`)."""
+    strength: Annotated[float, Field(ge=-limits.LORA_STRENGTH_MAX, le=limits.LORA_STRENGTH_MAX)] = 1.0
+    """Multiplies what the LoRA adds; 0 adds nothing."""
+
+
+class LoraMatch(Told):
+    """Which file a LoRA's name means, and how much of it fits the transformer."""
+
+    name: str
+    header_sha256: str
+    """Header identity of its file."""
+    sample_sha256: str | None = None
+    matched_modules: int
+    """Linears that it changes."""
+    matched_tensors: int
+    num_tensors: int
+    """Of the file; more than matched only under --allow-partial-lora."""
+
+    @property
+    def identity(self) -> str:
+        """What nodes of a fleet compare: equal for equal files, whatever they are called."""
+        return f"{self.header_sha256}.{self.sample_sha256 or ''}"
+
+
+class AppliedLora(LoraMatch):
+    """A LoRA as one job used it."""
+
+    strength: float
+
+
+class LoraCard(LoraMatch):
+    """A LoRA that an engine has loaded."""
+
+    file: str
+    """The file's name."""
+    dropped: dict[str, int] = {}
+    """Why tensors were left out, and how many."""
+    published: str | None = None
+    """Name of the published file that it is, by the registry."""
+    task: Literal["fl2va", "ref2va"] | None = None
+    """What the registry says that it was trained on."""
+    steps: int | None = None
+    shift_video: float | None = None
+    shift_audio: float | None = None
+
+
+def parse_lora(text: str) -> dict[str, Any]:
+    """Turn `NAME` or `NAME:STRENGTH` into the fields of a `JobLora`. Raises InvalidRequestError."""
+    name, colon, strength = text.partition(":")
+    try:
+        return {"name": name, **({"strength": float(strength)} if colon else {})}
+    except ValueError:
+        raise InvalidRequestError(f"lora {text!r}: write NAME or NAME:STRENGTH, such as turbo:0.8") from None
+
+
+def with_made_for(fields: Mapping[str, Any], cards: Iterable[LoraCard]) -> dict[str, Any]:
+    """Return a job's fields with the steps and shifts that its LoRAs were made for, where it has none.
+
+    The first LoRA that knows one supplies it. What is no list of LoRAs is left for the schema to refuse.
+    """
+    filled, known = dict(fields), {card.name: card for card in cards}
+    asked = fields.get("loras")
+    for name in map(_name_of, asked if isinstance(asked, list | tuple) else ()):
+        card = known.get(name)
+        for field in MADE_FOR if card is not None else ():
+            value = getattr(card, field)
+            if value is not None:
+                filled.setdefault(field, value)
+    return filled
+
+
+def _name_of(lora: Any) -> str:
+    name = lora.get("name") if isinstance(lora, Mapping) else getattr(lora, "name", None)
+    return name if isinstance(name, str) else ""
+
+
+def lora_notes(job: "JobFields", cards: Iterable[LoraCard]) -> list[str]:
+    """Return one sentence for each value of a job that is not what its LoRA was made for."""
+    known, notes = {card.name: card for card in cards}, []
+    for lora in job.loras:
+        card = known.get(lora.name)
+        for field in MADE_FOR if card is not None and lora.strength else ():
+            wanted, given = getattr(card, field), getattr(job, field)
+            if wanted is not None and wanted != given:
+                notes.append(f"LoRA {lora.name} was made for {field} {wanted:g}; this job has {given:g}")
+    return notes
+
+
+def applied_loras(job: "JobFields", cards: Iterable[LoraCard]) -> list[AppliedLora]:
+    """Return what a job's record says of its LoRAs, in order; one that no card knows is left out."""
+    known = {card.name: card for card in cards}
+    return [
+        AppliedLora.model_validate({**known[lora.name].model_dump(), "strength": lora.strength})
+        for lora in job.loras
+        if lora.name in known
+    ]
