@@ -49,7 +49,7 @@ class AmbiguousIdError(ClientError):
     """Raised when the start of an id fits several runs or sweeps."""
 
     def __init__(self, start: str, *, found: list[str]) -> None:
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        more = " and more" if len(found) > 3 else ""
         super().__init__(f"{start!r} is the start of {', '.join(found[:3])}{more}; give more of the id")
         self.start, self.found = start, found
 

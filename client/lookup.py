@@ -6,6 +6,7 @@ Knows no connection: the caller brings the questions that only the queue can ans
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from broker.errors import QueueUnavailableError
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 SHORTEST: Final = 8
 """Characters that the start of an id must have."""
+_ENOUGH: Final = 4
+"""Names to show that a start fits several; a store may hold a hundred thousand more."""
 
 
 def complete_id(store: ArtifactStore, start: str, *, entries: Callable[[str], list[str]]) -> str | None:
@@ -33,7 +36,9 @@ def complete_id(store: ArtifactStore, start: str, *, entries: Callable[[str], li
     if len(start) < SHORTEST:
         return None
     found = {
-        key.split("/")[1] for prefix in (SWEEPS_PREFIX, RUNS_PREFIX) for key in store.list(prefix + start)
+        folder.split("/")[1]
+        for prefix in (SWEEPS_PREFIX, RUNS_PREFIX)
+        for folder in islice(store.folders(prefix + start), _ENOUGH)
     }
     try:
         found |= {entry.rpartition("-")[0] for entry in entries(start)}

@@ -12,7 +12,7 @@ DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
 DEFAULT_FLEET: Final = "h3"
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "H3_REDIS_URL": "redis://, rediss:// or unix:// address of the queue",
-    "H3_STORAGE_URL": "where outputs and records go: file:///folder (or a plain folder)",
+    "H3_STORAGE_URL": "where outputs and records go: a folder, file:///folder or s3://bucket/prefix?endpoint=...",
     "H3_MODELS_DIR": "ComfyUI models folder with diffusion_models/, text_encoders/, vae/",
     "H3_TOKENIZER_DIR": "folder with tokenizer.json; overrides the built-in Qwen vocabulary",
     "H3_CHECKPOINT": "name of the resident set",

@@ -44,6 +44,15 @@ class ArtifactStore(Protocol):
     def list(self, prefix: str) -> Iterator[str]:
         """Yield every key that starts with `prefix`, in order; names that are no keys are left out."""
 
+    def names(self, prefix: str) -> Iterator[str]:
+        """Yield as `list` does, and also what is no key: somebody else put it there. Hidden names are not."""
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Yield every folder whose name starts with `prefix` and goes no deeper, in order; looks into none.
+
+        The folders of `runs/ab` are all `runs/ab...`, those of `runs/ab/` lie in that one. Keys only.
+        """
+
     def locate(self, key: str) -> str:
         """Return a path or link that a person can open; a link is a secret for as long as it works."""
 

@@ -17,7 +17,14 @@ PROBE_KEY = "probe.txt"
 
 def is_key(name: str) -> bool:
     """Say whether `name` is a plain relative name; a listing leaves out whatever is not."""
-    return len(name) <= 512 and _KEY.fullmatch(name) is not None
+    return len(name) <= 512 and _KEY.fullmatch(name) is not None and max(map(len, name.split("/"))) <= 255
+
+
+def shortest_odd(name: str) -> str | None:
+    """Return the shortest beginning of `name`, in whole parts, that is no key; None where all are."""
+    parts = name.split("/")
+    beginnings = ("/".join(parts[:end]) for end in range(1, len(parts) + 1))
+    return next((beginning for beginning in beginnings if not is_key(beginning)), None)
 
 
 def check_key(key: str) -> str:
@@ -25,6 +32,13 @@ def check_key(key: str) -> str:
     if not is_key(key):
         raise StorageAddressError(f"{key!r} is no storage key")
     return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Return `prefix` if keys can start with it; raise StorageAddressError otherwise."""
+    if prefix:
+        check_key(prefix.removesuffix("/"))
+    return prefix
 
 
 def attempt_prefix(run_id: str, generation: int, attempt: int) -> str:

@@ -26,7 +26,7 @@ from storage.errors import (
     StorageAddressError,
     StorageUnavailableError,
 )
-from storage.layout import PREFIXES, PROBE_KEY, check_key, is_key
+from storage.layout import PREFIXES, PROBE_KEY, check_key, check_prefix, is_key
 
 _CHUNK_BYTES = 1024 * 1024
 _TEMPORARY = re.compile(r"\..+\.[0-9]+\.[0-9a-f]{16}\.tmp")
@@ -100,9 +100,8 @@ class LocalStore:
 
     def open(self, key: str) -> BinaryIO:
         path = self._path(key)
-        # `_path` has resolved the folder; only the last name can still be a link.
-        if path.is_symlink() and not path.resolve().is_relative_to(self.root):
-            raise StorageAddressError(f"{key!r} is a link that leaves {self.root}")
+        if path.is_symlink():  # `_path` has followed the folder; only the last name can still be a link
+            self._check_inside(path, key=key)
         with _translated("read", path):
             try:
                 # A folder or a pipe under a key's name is no artifact, and opening a pipe would block.
@@ -113,10 +112,16 @@ class LocalStore:
                 raise ArtifactMissingError(key) from None
 
     def list(self, prefix: str) -> Iterator[str]:
-        if prefix:
-            check_key(prefix.removesuffix("/"))
-        folder = prefix.rpartition("/")[0]
-        yield from (key for key in self._walk(folder) if key.startswith(prefix) and is_key(key))
+        return filter(is_key, self.names(prefix))
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """As the protocol says; of a folder that is no key only the name is told."""
+        return self._walk(check_prefix(prefix).rpartition("/")[0], prefix=prefix)
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        for name in self._entries(check_prefix(prefix).rpartition("/")[0]):
+            if name.endswith("/") and name.startswith(prefix) and is_key(name.removesuffix("/")):
+                yield name.removesuffix("/")
 
     def locate(self, key: str) -> str:
         return str(self._path(key))
@@ -136,12 +141,28 @@ class LocalStore:
 
     def _path(self, key: str) -> Path:
         path = self.root / check_key(key)
-        if not path.parent.resolve().is_relative_to(self.root):
-            raise StorageAddressError(f"{key!r} passes a link that leaves {self.root}")
+        self._check_inside(path.parent, key=key)
         return path
 
-    def _walk(self, folder: str) -> Iterator[str]:
-        """Every key below `folder`, in order of the whole key; links are not followed."""
+    def _check_inside(self, path: Path, *, key: str) -> None:
+        place = Path(os.path.realpath(path))
+        if not place.is_relative_to(self.root):
+            raise StorageAddressError(f"{key!r} is, or passes, a link that leaves {self.root}")
+        if place.is_symlink():
+            raise StorageAddressError(f"{key!r} is, or passes, a link that leads to itself in {self.root}")
+
+    def _walk(self, folder: str, *, prefix: str) -> Iterator[str]:
+        """Yield every name below `folder` that starts with `prefix`, in order of the whole name."""
+        for name in self._entries(folder):
+            if name.startswith(prefix):
+                whole = name.removesuffix("/")
+                if name.endswith("/") and is_key(whole):
+                    yield from self._walk(whole, prefix=prefix)
+                else:
+                    yield whole
+
+    def _entries(self, folder: str) -> Iterator[str]:
+        """Yield what lies in `folder` in the order of keys, folders with a slash; no links, nothing hidden."""
         path = self.root / folder
         try:
             with _translated("list", path), os.scandir(path) as scan:
@@ -149,13 +170,8 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return
         for name, is_link in sorted(entries):  # folders sort with their slash, as their keys do
-            if name.startswith(".") or is_link:
-                continue
-            key = f"{folder}/{name}" if folder else name
-            if name.endswith("/"):
-                yield from self._walk(key.removesuffix("/"))
-            else:
-                yield key
+            if not (name.startswith(".") or is_link):
+                yield f"{folder}/{name}" if folder else name
 
 
 def write_whole(target: Path, data: bytes) -> None:
@@ -224,6 +240,7 @@ _REMEDIES = {
     errno.EACCES: "this user may not: change the folder's owner or mode, or name another folder",
     errno.EPERM: "this is not permitted; a store needs a file system with hard links: name another folder",
     errno.EOPNOTSUPP: "this file system has no hard links: name another folder",
+    errno.ENAMETOOLONG: "this path is too long for the file system: name a folder with a shorter one",
     errno.ENOTDIR: "a part of this path is a file, not a folder: name another folder",
     errno.EEXIST: "a part of this path is a file, not a folder: name another folder",
 }

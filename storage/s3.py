@@ -28,7 +28,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from queue_schemas.benchmark import OutputFile
 from storage.errors import ArtifactMissingError, ArtifactTooLargeError, StorageUnavailableError
-from storage.layout import PREFIXES, PROBE_KEY, check_key, is_key
+from storage.layout import PREFIXES, PROBE_KEY, check_key, check_prefix, is_key
 from storage.s3_address import Addressing, S3Address
 from storage.s3_errors import UNCONDITIONAL_CODES, code_of, translated
 
@@ -163,11 +163,17 @@ class S3Store:
         return io.BufferedReader(_Download(answer["Body"], store=self, key=key), _CHUNK_BYTES)
 
     def list(self, prefix: str) -> Iterator[str]:
-        if prefix:
-            check_key(prefix.removesuffix("/"))
-        for page in self._pages("list_objects_v2", prefix):
-            keys = (self.address.key_of(entry["Key"]) for entry in page.get("Contents", ()))
-            yield from (key for key in keys if is_key(key))
+        return filter(is_key, self.names(prefix))
+
+    def names(self, prefix: str) -> Iterator[str]:
+        for page in self._pages("list_objects_v2", check_prefix(prefix)):
+            names = (self.address.key_of(entry["Key"]) for entry in page.get("Contents", ()))
+            yield from (name for name in names if not _is_hidden(name))
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        for page in self._pages("list_objects_v2", check_prefix(prefix), Delimiter="/"):
+            names = (self.address.key_of(entry["Prefix"]) for entry in page.get("CommonPrefixes", ()))
+            yield from filter(is_key, (name.removesuffix("/") for name in names))
 
     def locate(self, key: str) -> str:
         """Return a signed link; anybody who has it can read the artifact for `LINK_SECONDS`."""
@@ -253,11 +259,11 @@ class S3Store:
             "Metadata": {"sha256": sha256},
         }
 
-    def _pages(self, operation: str, prefix: str) -> Iterator[dict[str, Any]]:
+    def _pages(self, operation: str, prefix: str, **options: str) -> Iterator[dict[str, Any]]:
         with self._translated("list", prefix or "everything"):
             name = self.address.object_name(prefix)
-            pages = self._client().get_paginator(operation).paginate(Bucket=self.address.bucket, Prefix=name)
-            yield from pages
+            paginator = self._client().get_paginator(operation)
+            yield from paginator.paginate(Bucket=self.address.bucket, Prefix=name, **options)
 
     def _translated(self, verb: str, key: str) -> AbstractContextManager[None]:
         return translated(self.address, verb, key)
@@ -336,6 +342,11 @@ def _config(address: S3Address, *, attempts: int) -> Config:
         tcp_keepalive=True,
         ignore_configured_endpoint_urls=True,  # the address alone says where a store lies
     )
+
+
+def _is_hidden(name: str) -> bool:
+    """Say whether a part of the name is hidden or empty, as in the mark that consoles make of a folder."""
+    return any(not part or part.startswith(".") for part in name.split("/"))
 
 
 def _content_type(key: str) -> str:

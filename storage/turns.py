@@ -55,6 +55,12 @@ class TurnTakingStore:
     def list(self, prefix: str) -> Iterator[str]:
         return self._store.list(prefix)
 
+    def names(self, prefix: str) -> Iterator[str]:
+        return self._store.names(prefix)
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        return self._store.folders(prefix)
+
     def locate(self, key: str) -> str:
         return self._store.locate(key)
 

@@ -3,6 +3,7 @@
 Knows which kinds of address there are; each kind's rules are in its own file.
 """
 
+import errno
 import re
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,10 @@ DEFAULT_STORAGE_URL: Final = "outputs/store"
 """Where a node writes and a client reads when neither is told: both must mean the same folder."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}")
+_FAULTS: Final = {
+    errno.ENAMETOOLONG: "is too long for the file system",
+    errno.ELOOP: "passes a link that leads to itself",
+}
 _ANY_FORM = "give a folder, file:///folder or s3://bucket/prefix"
 
 
@@ -37,9 +42,9 @@ def folder_of(url: str) -> Path:
     """Return the folder that an address names. Raises StorageAddressError where it names none."""
     match _scheme(url):
         case None:
-            return Path(url).expanduser()
+            return _usable(_home_filled_in(url))
         case "file":
-            return _folder_of_file_url(url)
+            return _usable(_folder_of_file_url(url))
         case "s3":
             raise StorageAddressError("s3:// is no folder; give a folder or file:///folder")
         case scheme:
@@ -57,6 +62,29 @@ def _scheme(url: str) -> str | None:
     if not _SCHEME.fullmatch(scheme):
         raise StorageAddressError(f"this storage address cannot be read; {_ANY_FORM}")
     return scheme.lower()
+
+
+def _home_filled_in(url: str) -> Path:
+    try:
+        return Path(url).expanduser()
+    except RuntimeError:
+        raise StorageAddressError(
+            "the ~ of this storage address names no user of this machine; give the whole path, or ./~ for a"
+            " folder of that name"
+        ) from None
+
+
+def _usable(folder: Path) -> Path:
+    """Return a folder that a file system can hold, whether it is there or not."""
+    try:
+        folder.stat()
+    except ValueError:
+        raise StorageAddressError(f"the storage address holds a NUL; {_ANY_FORM}") from None
+    except OSError as error:
+        fault = _FAULTS.get(error.errno or 0)
+        if fault is not None:
+            raise StorageAddressError(f"this storage address {fault}; name another folder") from None
+    return folder
 
 
 def _folder_of_file_url(url: str) -> Path:

@@ -42,6 +42,19 @@ def test_a_start_that_fits_several_is_refused_with_some_of_them(client: H3Client
     assert client.find(first.run_id).runs[0].run_id == first.run_id  # a whole id is never ambiguous
 
 
+def test_a_start_that_fits_very_many_is_answered_after_a_few(client: H3Client) -> None:
+    for number in range(30):
+        client.store.put_bytes(f"sweeps/sweep-2026-{number:02}/sweep.json", b"{}")
+
+    with pytest.raises(
+        AmbiguousIdError, match="sweep-2026-00, sweep-2026-01, sweep-2026-02 and more"
+    ) as caught:
+        client.find("sweep-20")
+    assert len(caught.value.found) == 4
+    with pytest.raises(UnknownRunError):
+        client.find("x" * 300)
+
+
 @pytest.mark.parametrize("name", ["sweep-2*", "********", "runs/abcdefgh", "..........", "sweep-[0-9]"])
 def test_patterns_are_no_ids(client: H3Client, make_job: MakeJob, name: str) -> None:
     client.submit(make_job())

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +17,8 @@ from uuid import uuid4
 import pytest
 
 from storage.base import ArtifactStore
-from storage.uri import open_store
+from storage.s3_address import parse_s3_address
+from storage.uri import folder_of, open_store
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "AKIAFORTESTSONLY",
@@ -138,6 +139,21 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return (tmp_path / "store").as_uri()
     url: str = request.getfixturevalue("s3_url")
     return url
+
+
+@pytest.fixture
+def put_oddly(store_url: str, request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Put something into the store of `store_url` under any name, as another program would."""
+    if store_url.startswith("file:"):
+        root = folder_of(store_url)
+
+        def put_file(name: str) -> None:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(b"odd")
+
+        return put_file
+    address, client = parse_s3_address(store_url), request.getfixturevalue("s3_client")
+    return lambda name: client.put_object(Bucket=address.bucket, Key=address.object_name(name), Body=b"odd")
 
 
 @pytest.fixture

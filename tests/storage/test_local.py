@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from storage.local import LocalStore, _translated
 STORE_FILE = """
 import sys
 from pathlib import Path
+from typing import Any
 from storage.local import LocalStore
 LocalStore(Path(sys.argv[1])).put_file("runs/a/video.mp4", Path(sys.argv[2]))
 """
@@ -25,6 +27,7 @@ LocalStore(Path(sys.argv[1])).put_file("runs/a/video.mp4", Path(sys.argv[2]))
 WRITE_OVER_THE_LIMIT = """
 import resource, sys
 from pathlib import Path
+from typing import Any
 from storage.errors import StorageUnavailableError
 from storage.local import LocalStore
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -206,6 +209,39 @@ def test_writing_onto_a_link_replaces_the_link(store: LocalStore, tmp_path: Path
 
     assert outside.read_text() == "untouched"
     assert store.read_bytes("runs/b.json", limit_bytes=10) == b"{}"
+
+
+def test_a_link_that_leads_to_itself_is_no_artifact_and_no_folder(store: LocalStore) -> None:
+    store.put_bytes("runs/a.json", b"{}")
+    (store.root / "runs" / "loop.json").symlink_to(store.root / "runs" / "loop.json")
+    (store.root / "runs" / "loop").symlink_to(store.root / "runs" / "loop")
+
+    for key in ("runs/loop.json", "runs/loop/a.json"):
+        with pytest.raises(StorageAddressError, match="leads to itself"):
+            store.read_bytes(key, limit_bytes=10)
+    with pytest.raises(StorageAddressError, match="leads to itself"):
+        store.put_bytes("runs/loop/a.json", b"")
+    assert list(store.list("runs/")) == ["runs/a.json"]
+
+
+def test_a_listing_looks_only_where_its_prefix_leads(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in ("aa", "ab", "b"):
+        store.put_bytes(f"runs/{run}/1/manifest.json", b"")
+    looked_at, scandir = list[str](), os.scandir
+
+    def noting_scandir(path: Path) -> Any:
+        looked_at.append(str(path.relative_to(store.root)))
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", noting_scandir)
+
+    assert len(list(store.list("runs/ab"))) == 1
+    assert looked_at == ["runs", "runs/ab", "runs/ab/1"]
+    looked_at.clear()
+    assert list(store.folders("runs/a")) == ["runs/aa", "runs/ab"]
+    assert looked_at == ["runs"]
 
 
 def test_a_root_may_itself_be_a_link(tmp_path: Path) -> None:

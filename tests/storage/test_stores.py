@@ -12,10 +12,12 @@ import pytest
 
 from storage.base import ArtifactStore
 from storage.errors import ArtifactMissingError, ArtifactTooLargeError, StorageAddressError
+from storage.layout import shortest_odd
 from storage.uri import open_store
 
 CREATE_ONCE = """
 import sys
+from storage.layout import shortest_odd
 from storage.uri import open_store
 store, name = open_store(sys.argv[1]), sys.argv[2]
 sys.stdin.readline()
@@ -24,6 +26,7 @@ print(sum(store.put_if_absent(f"runs/a/{n}/manifest.json", name.encode() * 1000)
 
 WRITE_FOREVER = """
 import sys
+from storage.layout import shortest_odd
 from storage.uri import open_store
 store = open_store(sys.argv[1])
 print("ready", flush=True)
@@ -168,7 +171,21 @@ def test_a_store_with_conditional_writes_says_so_every_time(store: ArtifactStore
     assert store.put_if_absent("runs/a.json", b"{}") is True
 
 
-BAD_KEYS = ["", "/x", "../x", "a/../b", "a//b", "a/", ".hidden", "a/.x", "a\0b", "a\nb", "é", "x" * 513]
+BAD_KEYS = [
+    "",
+    "/x",
+    "../x",
+    "a/../b",
+    "a//b",
+    "a/",
+    ".hidden",
+    "a/.x",
+    "a\0b",
+    "a\nb",
+    "é",
+    "x" * 256,
+    "x/" * 256 + "x",
+]
 
 
 def test_a_key_that_is_no_plain_name_is_refused(store: ArtifactStore, tmp_path: Path) -> None:
@@ -206,6 +223,38 @@ def test_a_listing_is_in_order_of_whole_keys_and_honours_a_partial_prefix(store:
     assert list(store.list("runs/a")) == ["runs/a.txt", "runs/a/1", "runs/a/2", "runs/ab/1"]
     assert list(store.list("runs/a/")) == ["runs/a/1", "runs/a/2"]
     assert list(store.list("nothing/")) == []
+
+
+def test_folders_are_told_once_whatever_they_hold(store: ArtifactStore) -> None:
+    for run in ("aa", "ab", "abc", "b"):
+        for name in ("1/manifest.json", "1/attempts/1/video.mp4", "2/manifest.json"):
+            store.put_bytes(f"runs/{run}/{name}", b"")
+    store.put_bytes("runs/abd", b"no folder")
+    for number in range(9):
+        store.put_bytes(f"sweeps/sweep-{number}/sweep.json", b"")
+
+    assert list(store.folders("runs/a")) == ["runs/aa", "runs/ab", "runs/abc"]
+    assert list(store.folders("runs/ab")) == ["runs/ab", "runs/abc"]
+    assert list(store.folders("runs/")) == ["runs/aa", "runs/ab", "runs/abc", "runs/b"]
+    assert list(store.folders("runs/aa/")) == ["runs/aa/1", "runs/aa/2"]
+    assert list(store.folders("runs/c")) == list(store.folders("nothing/x")) == []
+    assert len(list(store.folders("sweeps/sweep-"))) == 9
+    with pytest.raises(StorageAddressError):
+        list(store.folders("../x"))
+
+
+def test_names_that_are_no_keys_are_told_apart(
+    store: ArtifactStore, put_oddly: Callable[[str], None]
+) -> None:
+    store.put_bytes("runs/a/1/manifest.json", b"{}")
+    for name in ("runs/copy of a/1/manifest.json", "runs/a/1 (2)/manifest.json", "runs/.hidden/x", "runs/.y"):
+        put_oddly(name)
+
+    keys, names = list(store.list("runs/")), list(store.names("runs/"))
+
+    assert keys == ["runs/a/1/manifest.json"]
+    assert {shortest_odd(name) for name in names} == {None, "runs/copy of a", "runs/a/1 (2)"}
+    assert list(store.names("runs/b")) == []
 
 
 def test_a_listing_of_several_pages_is_whole(store: ArtifactStore) -> None:

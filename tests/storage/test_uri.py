@@ -45,11 +45,35 @@ def test_an_address_with_escapes_is_a_folder_with_their_characters(tmp_path: Pat
         ("file:///a?x=1", "file:///absolute/folder"),
         ("", "empty"),
         ("a\0b", "NUL"),
+        ("file:///a%00b", "NUL"),
+        ("~nosuchuser/films", "names no user"),
+        ("x" * 256, "too long"),
+        ("a/" * 2_100, "too long"),
+        ("file:///tmp/" + "x" * 256, "too long"),
     ],
 )
 def test_another_address_is_refused_with_a_sentence(url: str, message: str) -> None:
     with pytest.raises(StorageAddressError, match=message):
         open_store(url)
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/below", "file://{}"])
+def test_a_link_that_leads_to_itself_is_no_store(tmp_path: Path, form: str) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+
+    for act in (open_store, folder_of):
+        with pytest.raises(StorageAddressError, match="leads to itself"):
+            act(form.format(tmp_path / "a"))
+
+
+def test_the_folder_of_a_user_is_written_with_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert folder_of("~/films") == tmp_path / "films"
+    assert folder_of("file:///~/films") == Path("/~/films")
 
 
 def test_a_bucket_address_opens_a_bucket_without_reaching_it() -> None:
