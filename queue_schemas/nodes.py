@@ -30,7 +30,7 @@ class NodeCard(Told):
     attention_backends: list[str]
     started_at: str
     offers: list[str] = []
-    """What needs it satisfies: `checkpoint:NAME`, `node:NAME`; `attention:NAME`, `lora:NAME` of all it has."""
+    """What needs it satisfies: `checkpoint:NAME`, `node:NAME`, and one for each attention and LoRA it has."""
     storage_url: str | None = None
     """Where it writes, as an absolute address without secrets."""
     store_id: str | None = None
