@@ -12,7 +12,7 @@ import typer
 from client.cli_app import app
 from client.fetch import fetch_runs
 from client.handle import RunHandle
-from client.report import follow_to_end, run_line
+from client.report import follow_to_end, read_results, run_line
 from client.session import Session, command
 from queue_schemas.errors import EXIT_NO, EXIT_OK
 from queue_schemas.events import JobStatus
@@ -27,10 +27,12 @@ def status(session: Session, ids: Ids) -> int:
 
     runs = _runs(session, ids)
     statuses = {s.run_id: s for s in session.client.statuses_of(runs)}
-    print_statuses(session.console, runs, statuses)
-    session.emit({"runs": [run_line(run, status=statuses[run.run_id]) for run in runs]})
-    bad = (JobStatus.FAILED, JobStatus.CANCELLED)
-    return EXIT_NO if any(status.status in bad for status in statuses.values()) else EXIT_OK
+    bad = [run for run in runs if statuses[run.run_id].status in (JobStatus.FAILED, JobStatus.CANCELLED)]
+    results = read_results(session, bad)
+    print_statuses(session.console, runs, statuses, results)
+    lines = [run_line(run, status=statuses[run.run_id], result=results.get(run.run_id)) for run in runs]
+    session.emit({"runs": lines})
+    return EXIT_NO if bad else EXIT_OK
 
 
 @command(app, example="h3 follow sweep-20260301-101500-3fa2c1")

@@ -1,4 +1,4 @@
-"""Copy what runs left from storage to a folder: film and record of each, whole, with their hash checked.
+"""Copy what runs left from storage to a folder: film, record and log, whole, with their hash checked.
 
 Names are for people: the label, then the start of the run's id. Asks no queue.
 """
@@ -19,7 +19,7 @@ from queue_schemas.events import JobStatus
 from storage.base import ArtifactStore
 from storage.errors import ArtifactMissingError
 
-_EXTENSIONS: Final = {"video": ".mp4", "benchmark": ".json"}
+_EXTENSIONS: Final = {"video": ".mp4", "benchmark": ".json", "log": ".log.txt"}
 _LABEL_CHARACTERS: Final = 80
 _CHUNK_BYTES: Final = 1024 * 1024
 
@@ -33,7 +33,7 @@ class Fetched:
 
 
 def fetch_runs(store: ArtifactStore, runs: Sequence[RunHandle], *, to: Path) -> Fetched:
-    """Copy film and record of every run that has ended; a file that is there already is not copied again.
+    """Copy film, record and log of every run that has ended; a file that is there is not copied again.
 
     Raises FetchTargetError, StorageUnavailableError.
     """

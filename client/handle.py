@@ -82,6 +82,8 @@ class RunResult:
     video: str | None
     """Path or link of the film; None unless it succeeded."""
     benchmark: str | None
+    log: str | None = None
+    """What its last attempt logged; None where it succeeded, or died with its node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,7 @@ def read_result(store: ArtifactStore, manifest: Manifest) -> RunResult:
         record=read_record(store, manifest),
         video=places.get("video") if succeeded else None,
         benchmark=places.get("benchmark"),
+        log=places.get("log"),
     )
 
 

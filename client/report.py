@@ -6,7 +6,7 @@ does not have.
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from client.errors import DamagedArtifactError
@@ -53,7 +53,7 @@ def report(
     """Show how every run of a handle ended; return 1 unless all succeeded, and the line for programs."""
     from client.show import print_results  # noqa: PLC0415 - only for people
 
-    results = read_results(session, handle)
+    results = read_results(session, handle.runs)
     print_results(session.console, handle.runs, statuses, results)
     line = {**_heading(handle), **ended_line(handle, statuses, results, seconds=seconds)}
     session.emit(line)
@@ -61,10 +61,10 @@ def report(
     return EXIT_OK if succeeded else EXIT_NO, line
 
 
-def read_results(session: Session, handle: RunHandle | SweepHandle) -> dict[str, RunResult]:
+def read_results(session: Session, runs: Iterable[RunHandle]) -> dict[str, RunResult]:
     """Return what each run left behind by run id; a damaged artifact costs a note, not the report."""
     results = {}
-    for run in handle.runs:
+    for run in runs:
         try:
             result = session.client.result(run)
         except DamagedArtifactError as error:
@@ -123,6 +123,7 @@ def run_line(
         "seconds": record.seconds.total if record else None,
         "video": result.video if result else None,
         "benchmark": result.benchmark if result else None,
+        "log": result.log if result else None,
         "note": status.note if status else None,
         "error": status.error.model_dump(mode="json") if status and status.error else None,
     }

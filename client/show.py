@@ -129,7 +129,12 @@ def state_text(status: RunStatus) -> str:
     return f"{stage}, {_clock(left)} left" if left > 0 else stage
 
 
-def print_statuses(console: Console, runs: Sequence[RunHandle], statuses: Mapping[str, RunStatus]) -> None:
+def print_statuses(
+    console: Console,
+    runs: Sequence[RunHandle],
+    statuses: Mapping[str, RunStatus],
+    results: Mapping[str, RunResult],
+) -> None:
     """Print one row per run with its whole id, and below them what is odd, each on a line of its own."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("run", no_wrap=True, min_width=max((len(run.run_id) for run in runs), default=0))
@@ -142,7 +147,7 @@ def print_statuses(console: Console, runs: Sequence[RunHandle], statuses: Mappin
         state = str(status.status) if is_odd else state_text(status)
         table.add_row(run.run_id, str(run.generation), state, Text(run.label))
     console.print(table)
-    _print_lines(console, (_fault_line(run, statuses[run.run_id]) for run in runs))
+    _print_faults(console, runs, statuses, results)
 
 
 def print_results(
@@ -164,14 +169,22 @@ def print_results(
         seconds = "" if total is None else f"{total:.1f}"
         table.add_row(Text(short_name(run)), str(status.status), seconds, run.run_id[:12])
     console.print(table)
-    _print_lines(console, (_fault_line(run, statuses[run.run_id]) for run in runs))
+    _print_faults(console, runs, statuses, results)
     _print_lines(console, (result.video for run in runs if (result := results.get(run.run_id))))
 
 
-def _fault_line(run: RunHandle, status: RunStatus) -> str | None:
-    if status.error is None and status.note is None:
-        return None
-    return f"{short_name(run)}: {state_text(status)}"
+def _print_faults(
+    console: Console,
+    runs: Sequence[RunHandle],
+    statuses: Mapping[str, RunStatus],
+    results: Mapping[str, RunResult],
+) -> None:
+    """Print what is odd about each run, and where its log lies."""
+    for run in runs:
+        status, result = statuses[run.run_id], results.get(run.run_id)
+        if status.error is not None or status.note is not None:
+            log = f"    its log: {result.log}" if result is not None and result.log else None
+            _print_lines(console, (f"{short_name(run)}: {state_text(status)}", log))
 
 
 def _print_lines(console: Console, lines: Iterable[str | None]) -> None:

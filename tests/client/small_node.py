@@ -119,7 +119,9 @@ def end_run(
     )
     data = record.model_dump_json().encode()
     files = {"benchmark": store.put_bytes(f"{prefix}/benchmark.json", data)}
-    if not failed:
+    if failed:
+        files["log"] = store.put_bytes(f"{prefix}/log.txt", b"no step ended\n")
+    else:
         files["video"] = store.put_bytes(f"{prefix}/video.mp4", b"film")
     manifest = Manifest(
         run_id=run_id,

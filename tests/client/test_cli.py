@@ -572,6 +572,21 @@ def test_films_are_fetched_and_runs_cancelled_by_the_start_of_their_ids(
     assert [entry["status"] for entry in line(state)["runs"]] == ["cancelled", "succeeded"]
 
 
+def test_a_failed_run_tells_where_its_log_lies(
+    h3: RunH3, redis_url: str, storage: Path, node: "FakeNode"
+) -> None:
+    where = ["--redis", redis_url, "--storage", storage]
+    node.failing = {"a fox"}
+    run = line(h3("submit", "a fox", *SMALL, "--no-follow", *where))["run_id"]
+    node.run_all()
+
+    _, shown = on_terminal("status", run, *where, columns=80)
+    (told,) = line(h3("status", run, *where))["runs"]
+
+    assert told["log"] == f"{storage}/runs/{run}/1/attempts/1/log.txt"
+    assert f"    its log: {told['log']}" in shown.splitlines()
+
+
 def test_nodes_and_jobs_are_listed(
     h3: RunH3, redis_url: str, storage: Path, node: "FakeNode", make_job: Callable[..., Any]
 ) -> None:

@@ -71,7 +71,7 @@ def test_what_is_missing_altered_or_not_ended_is_told(
     assert "failed: no step ended" in failed
     assert "it is missing" in missing
     assert "has not ended" in waiting
-    assert {path.suffix for path in fetched.files} == {".json"}
+    assert {path.suffix for path in fetched.files} == {".json", ".txt"}  # no film, but the log
     assert not list(tmp_path.glob("*.mp4"))
     assert not list(tmp_path.glob(".*.part"))
 
