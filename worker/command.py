@@ -1,6 +1,7 @@
 """What every command of this package does alike: settings from options, one sentence and an exit code."""
 
 import logging
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ def reported(level: int = logging.INFO) -> Iterator[None]:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s", level=level)
     for noisy in ("urllib3", "uvicorn.error", "rq"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    hang_up_as_terminate()
     try:
         yield
     except KeyboardInterrupt:
@@ -37,6 +39,12 @@ def reported(level: int = logging.INFO) -> Iterator[None]:
             logging.getLogger(__name__).error("unexpected %s", type(error).__name__, exc_info=error)
         tell(f"error: {job_error(error).message}")
         raise typer.Exit(exit_code_of(error)) from None
+
+
+def hang_up_as_terminate() -> None:
+    """Have a SIGHUP, as of a closed terminal, end this process in order; under nohup it stays ignored."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 def tell(message: str) -> None:

@@ -16,10 +16,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -60,6 +61,15 @@ class EngineSlot:
 
     engine: Engine | None = None
     message: str = "starting"
+    calls: "WeakSet[_Call]" = field(default_factory=WeakSet)
+
+    def interrupt(self) -> None:
+        """Answer every open generation now, and let it end at its next step: this engine is about to end.
+
+        Called in the event loop.
+        """
+        for call in self.calls:
+            call.progress.put_nowait(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +89,10 @@ class Doors:
             return (
                 None if self._token_fits(request) else refusal(401, "give the token: Authorization: Bearer")
             )
-        if _host_name(request.headers.get("host", "")) not in LOOPBACK:
+        if _host_name(f"//{request.headers.get('host', '')}") not in LOOPBACK:
             return refusal(403, "this engine answers to 127.0.0.1 and localhost only")
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).hostname not in LOOPBACK:
+        if origin is not None and _host_name(origin) not in LOOPBACK:
             return refusal(403, "this engine does not answer to web pages from elsewhere")
         return None
 
@@ -118,6 +128,7 @@ def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
         except Exception as error:  # the edge of the process: every failure has an answer
             return _failed(error)
         call = _Call(slot.engine, parsed, loop=asyncio.get_running_loop())
+        slot.calls.add(call)
         call.start(threads, request)
         if NDJSON in request.headers.get("accept", ""):
             return StreamingResponse(_events(call), media_type=NDJSON)
@@ -163,6 +174,9 @@ def _reserve(engine: Engine, act: str, body: bytes) -> Reservation:
     return engine.confirm(asked.reservation, asked.run_id)
 
 
+_INTERRUPTED: Final = JobError(code=ErrorCode.ENGINE_LOST, message="the engine is ending", retryable=True)
+
+
 class _Call:
     """One seated generation on a thread of its own, seen from the event loop."""
 
@@ -200,6 +214,8 @@ class _Call:
     def outcome(self) -> ResultEvent | ErrorEvent:
         """Return how it ended; call after the None of `progress`."""
         assert self._future is not None
+        if not self._future.done():
+            return ErrorEvent(error=_INTERRUPTED)
         error = self._future.exception()
         if error is not None:
             return ErrorEvent(error=_told(error))
@@ -238,10 +254,13 @@ async def _read_request(request: Request, *, checkpoint: str) -> GenerateRequest
 async def _read_body(request: Request) -> bytes:
     """Return the body, or its beginning where it is over the limit: then it is too long for any reader."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limits.BODY_BYTES:  # no Content-Length, or a false one
-            break
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limits.BODY_BYTES:  # no Content-Length, or a false one
+                break
+    except ClientDisconnect:
+        raise InvalidRequestError("the body broke off") from None
     return bytes(body)
 
 
@@ -279,10 +298,10 @@ def refusal(status: int, message: str) -> Response:
     return JSONResponse({"error": error.model_dump(mode="json")}, status_code=status)
 
 
-def _host_name(header: str) -> str:
-    """Return the name in a Host header without its port; IPv6 without brackets."""
+def _host_name(address: str) -> str:
+    """Return the name in an address without its port, IPv6 without brackets; nothing where it has none."""
     try:
-        return urlsplit(f"//{header}").hostname or ""
+        return urlsplit(address).hostname or ""
     except ValueError:
         return ""
 

@@ -4,10 +4,13 @@
 instead of silence. When loading fails the process ends with the loader's error.
 """
 
+import asyncio
 import logging
+import math
 import signal
 import socket
 import threading
+from typing import Final
 
 import uvicorn
 
@@ -16,8 +19,9 @@ from worker.service import Doors, EngineSlot, Loader, make_app
 
 log = logging.getLogger(__name__)
 
-GRACE_SECONDS = 10
-"""How long open requests may still run after a signal; those left are cancelled at their next step."""
+GRACE_SECONDS: Final = 10.0
+"""How long open requests may still run after a signal; those left are then answered with an error."""
+_ANSWER_SECONDS: Final = 2
 
 
 class PortTakenError(WorkerError):
@@ -28,8 +32,22 @@ class LoadBrokenError(WorkerError):
     """Raised when loading ended in no ordinary exception: a panic of a library, or an exit."""
 
 
-def serve(load: Loader, *, host: str, port: int, api_token: str | None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises SettingsError, PortTakenError, and whatever `load` raised."""
+class _Server(uvicorn.Server):
+    """Answers every open request before uvicorn gives its connection up."""
+
+    def __init__(self, config: uvicorn.Config, slot: EngineSlot, *, grace_seconds: float) -> None:
+        super().__init__(config)
+        self._slot, self._grace_seconds = slot, grace_seconds
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(self._grace_seconds, self._slot.interrupt)
+        await super().shutdown(sockets=sockets)
+
+
+def serve(
+    load: Loader, *, host: str, port: int, api_token: str | None, grace_seconds: float = GRACE_SECONDS
+) -> None:
+    """Serve until SIGTERM or SIGINT, `grace_seconds` longer for open requests. Raises SettingsError, PortTakenError, and whatever `load` raised."""
     doors = Doors(host=host, api_token=api_token)
     if not doors.on_loopback and not api_token:
         raise SettingsError(
@@ -43,9 +61,9 @@ def serve(load: Loader, *, host: str, port: int, api_token: str | None) -> None:
         log_config=None,
         access_log=False,
         lifespan="off",
-        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(grace_seconds) + _ANSWER_SECONDS,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, slot, grace_seconds=grace_seconds)
     failures: list[Exception] = []
     threading.Thread(target=_load, args=(load, slot, server, failures), name="load", daemon=True).start()
     # uvicorn raises the signal again once it has stopped; that must not end the process before the engine.

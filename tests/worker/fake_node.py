@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from worker.errors import exit_code_of
+import typer
+
+from worker.command import reported, tell
 from worker.settings import read_settings
 from worker.supervisor import NodePlan, Supervisor, check_plan
 
@@ -16,10 +18,6 @@ from worker.supervisor import NodePlan, Supervisor, check_plan
 def say(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
-
-
-def tell(message: str) -> None:
-    sys.stderr.write(f"{message}\n")
 
 
 def main() -> int:
@@ -34,11 +32,11 @@ def main() -> int:
         drain_seconds=10,
     )
     try:
-        check_plan(plan)
-        Supervisor(plan, on_ready=say, tell=tell).run()
-    except Exception as error:
-        sys.stderr.write(f"{error}\n")
-        return exit_code_of(error)
+        with reported():
+            check_plan(plan)
+            Supervisor(plan, on_ready=say, tell=tell).run()
+    except typer.Exit as ended:
+        return ended.exit_code
     return 0
 
 

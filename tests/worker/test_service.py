@@ -126,6 +126,28 @@ def test_a_form_from_a_web_page_is_refused(http: httpx.Client, make_fields: Make
     assert (as_text.status_code, foreign.status_code, rebound.status_code) == (415, 403, 403)
 
 
+@pytest.mark.parametrize("origin", ["http://[", "null", "", "http://localhost.example.test"])
+def test_an_origin_that_is_not_this_machine_is_refused_whatever_it_looks_like(
+    http: httpx.Client, make_fields: MakeFields, origin: str
+) -> None:
+    assert http.post("/generate", json=make_fields(), headers={"Origin": origin}).status_code == 403
+    assert http.get("/ready", headers={"Origin": "http://127.0.0.1:3000"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/generate", "/reserve/confirm"])
+def test_a_caller_that_leaves_in_the_middle_of_its_body_is_no_error_of_the_engine(
+    http: httpx.Client, path: str, caplog: pytest.LogCaptureFixture, eventually: Callable[..., None]
+) -> None:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((http.base_url.host, http.base_url.port)) as caller:
+        caller.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        eventually(lambda: http.get("/ready").status_code == 200, what="the service has read the head")
+
+    for _ in range(3):  # each takes a turn of the loop that also hears of the caller's end
+        assert http.get("/ready").status_code == 200
+    assert "ClientDisconnect" not in caplog.text
+
+
 def test_an_oversized_body_is_refused_by_its_length_and_by_its_bytes(http: httpx.Client) -> None:
     headers = {"Content-Type": "application/json"}
     body = b'{"prompt": "' + b"x" * limits.BODY_BYTES + b'"}'

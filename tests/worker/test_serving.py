@@ -1,9 +1,17 @@
-"""The engine's process ends with its loader's failure, whatever kind that is."""
+"""The engine's process: how it ends, by its loader's failure or by a signal."""
 
+import json
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+
+from worker.engine_client import EngineAddress, EngineClient
 
 PROGRAM = """
 import typer
@@ -45,3 +53,42 @@ def test_a_loader_that_fails_ends_the_process_with_one_sentence(
 
     assert done.returncode == code
     assert sentence in done.stderr.splitlines()[-1]
+
+
+SLOW_JOB = """
+from pathlib import Path
+from fake_pipeline import FakePipeline
+from worker.engine import Engine
+from worker.serving import serve
+
+serve(
+    lambda tell: Engine(FakePipeline(), output_root=Path({root!r})),
+    host="127.0.0.1", port={port}, api_token=None, grace_seconds=0.2,
+)
+"""
+
+
+@pytest.mark.parametrize("accept", ["application/x-ndjson", "application/json"])
+def test_a_signal_ends_an_open_generation_with_an_error_that_lets_its_caller_try_again(
+    *, free_port: int, tmp_path: Path, make_fields: Callable[..., dict[str, Any]], accept: str
+) -> None:
+    program = SLOW_JOB.format(root=str(tmp_path), port=free_port)
+    engine = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parent)
+    try:
+        with EngineClient(EngineAddress(f"http://127.0.0.1:{free_port}")) as client:
+            client.wait_ready(seconds=20)
+        ended = threading.Timer(0.5, engine.terminate)
+        ended.start()
+
+        answer = httpx.post(
+            f"http://127.0.0.1:{free_port}/generate",
+            json=make_fields(prompt="hold"),
+            headers={"Accept": accept},
+            trust_env=False,
+        )
+    finally:
+        engine.kill()
+        engine.wait()
+
+    last = json.loads(answer.text.splitlines()[-1])
+    assert last["error"] == {"code": "engine_lost", "message": "the engine is ending", "retryable": True}

@@ -206,9 +206,10 @@ def test_a_second_signal_ends_the_wait_for_a_running_job(
     entry = submit(node, make_fields(prompt="hold", steps=100))
     eventually(lambda: status(node, entry) is JobStatus.RUNNING, what="the job runs")
 
-    node.process.send_signal(signal.SIGTERM)
+    node.process.send_signal(signal.SIGHUP)  # its terminal was closed
     with connect(node) as connection:
         eventually(lambda: live_nodes(connection) == [], what="the node has taken its card away")
+    assert status(node, entry) is JobStatus.RUNNING
     node.process.send_signal(signal.SIGTERM)
 
     assert node.process.wait(45) == 0
