@@ -47,7 +47,10 @@ class _Server(uvicorn.Server):
 def serve(
     load: Loader, *, host: str, port: int, api_token: str | None, grace_seconds: float = GRACE_SECONDS
 ) -> None:
-    """Serve until SIGTERM or SIGINT, `grace_seconds` longer for open requests. Raises SettingsError, PortTakenError, and whatever `load` raised."""
+    """Serve until SIGTERM or SIGINT, and `grace_seconds` longer for open requests.
+
+    Raises SettingsError, PortTakenError, and whatever `load` raised.
+    """
     doors = Doors(host=host, api_token=api_token)
     if not doors.on_loopback and not api_token:
         raise SettingsError(
