@@ -31,7 +31,7 @@ from model.packing import pack_t2va
 from model.receipts import checkpoint_set, device_facts, dtype_name, peak_memory, reset_peak_memory
 from model.sigmas import SigmaPlan, plan_sigmas
 from model.stage_clock import StageClock
-from model.synthetic import H3_TINY, ensure_h3_tiny
+from model.synthetic.h3_tiny import H3_TINY, ensure_h3_tiny
 from model.text_encoder.presentation import present_t2va
 from model.video_vae import VideoDecoder, decode_frames
 from queue_schemas import geometry

@@ -11,11 +11,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from model.audio_vae import statistics as audio_statistics
+from model.audio_vae.activation import low_pass_taps
 from model.rotary import inverse_frequencies
+from model.video_vae import statistics as video_statistics
 
 NORM_SPREAD = 0.1
 BIAS_SPREAD = 0.02
 PATCH_CHANNELS, PATCH_FRAMES = 3, 4
+STATISTICS = {
+    (name, len(values)): values
+    for vae in (video_statistics, audio_statistics)
+    for name, values in (("latents_mean", vae.LATENTS_MEAN), ("latents_std", vae.LATENTS_STD))
+}
+"""Of the release, by name and number of channels."""
 
 
 def random_tensor(name: str, shape: tuple[int, ...], *, seed: int) -> Tensor:
@@ -45,12 +54,15 @@ def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
 
 
 def _fixed(name: str, shape: tuple[int, ...]) -> Tensor | None:
-    """Tensors that are no weights: frequencies and buffers of zeros."""
+    """Tensors that are no weights: frequencies, filters, the latents' statistics and buffers of zeros."""
     if name == "rope.inv_freq":
         return inverse_frequencies(shape[0], 10_000.0)
     if name.endswith(("zero_k_bias", "mask_token")):
         return torch.zeros(shape)
-    return None
+    if name.endswith(".filter"):
+        return low_pass_taps()
+    values = STATISTICS.get((name, shape[0])) if shape else None
+    return None if values is None else torch.tensor(values)
 
 
 def _smooth_patches(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

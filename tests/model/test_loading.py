@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from model.checkpoints.descriptions import describe
 from model.checkpoints.header import read_header
 from model.config import TINY
 from model.errors import (
@@ -21,7 +22,9 @@ from model.errors import (
 )
 from model.loading.files import find_files
 from model.loading.models import load_audio_decoder, load_transformer, load_video_decoder
-from model.synthetic.h3_tiny import transformer_tensors, write_h3_tiny
+from model.synthetic.h3_tiny import write_h3_tiny
+from model.synthetic.values import Values
+from model.synthetic.writer import write_file
 
 CPU = torch.device("cpu")
 Damage = Callable[[dict[str, Tensor]], dict[str, Tensor]]
@@ -219,7 +222,8 @@ def test_the_full_layout_loads_from_its_shapes_alone(tmp_path: Path) -> None:
         ),
     )
     path = tmp_path / "full.safetensors"
-    save_file(transformer_tensors(full), path)
+    description = describe("dit_full_bf16", "tiny", dims={"B": 48, "TH": 32, "TI": 16})
+    write_file(path, description, Values(description).bytes)
 
     module = load_transformer(read_header(path), device=CPU, compute_dtype=torch.bfloat16)
 
