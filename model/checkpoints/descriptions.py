@@ -124,7 +124,7 @@ def describe(
             tensors += _stored(linear, item, table["templates"])
         else:
             shape = tuple(evaluate(size, names) for size in item["shape"])
-            tensors.append(_placed(name, item["dtype"], shape))
+            tensors.append(placed(name, item["dtype"], shape))
     layout = table["header_layout"]
     return HeaderDescription(
         variant=variant,
@@ -175,12 +175,12 @@ def _stored(
     linear: LinearSpec, item: Mapping[str, Any], templates: Mapping[str, Any]
 ) -> Iterator[TensorSpec]:
     if linear.dtype is not None:
-        yield _placed(f"{linear.name}.weight", linear.dtype, (linear.out_features, linear.in_features))
+        yield placed(f"{linear.name}.weight", linear.dtype, (linear.out_features, linear.in_features))
         return
     marker = item["marker"].encode()
     sizes = {"O": linear.out_features, "I": linear.in_features, "M": len(marker)}
     for suffix, dtype, shape in templates[linear.template]:
-        yield _placed(
+        yield placed(
             f"{linear.name}.{suffix}",
             dtype,
             tuple(evaluate(size, sizes) for size in shape),
@@ -188,9 +188,10 @@ def _stored(
         )
 
 
-def _placed(
+def placed(
     name: str, dtype: str, shape: tuple[int, ...], *, begin: int = 0, marker: bytes | None = None
 ) -> TensorSpec:
+    """Return a tensor that begins at `begin` of the payload."""
     end = begin + math.prod(shape) * ELEMENT_BITS[dtype] // 8
     return TensorSpec(name=name, dtype=dtype, shape=shape, begin=begin, end=end, marker=marker)
 
@@ -198,7 +199,7 @@ def _placed(
 def _in_file_order(tensors: list[TensorSpec]) -> tuple[TensorSpec, ...]:
     ordered, offset = [], 0
     for tensor in sorted(tensors, key=lambda item: (DTYPE_ORDER.index(item.dtype), item.name.encode())):
-        placed = _placed(tensor.name, tensor.dtype, tensor.shape, begin=offset, marker=tensor.marker)
-        ordered.append(placed)
-        offset = placed.end
+        spec = placed(tensor.name, tensor.dtype, tensor.shape, begin=offset, marker=tensor.marker)
+        ordered.append(spec)
+        offset = spec.end
     return tuple(ordered)

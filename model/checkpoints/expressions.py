@@ -16,6 +16,12 @@ def evaluate(expression: str, names: Mapping[str, int]) -> int:
     return _value(ast.parse(expression, mode="eval").body, names)
 
 
+def names_in(expression: str) -> set[str]:
+    """Return the names that `evaluate` needs."""
+    tree = ast.parse(expression, mode="eval")
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {"rup"}
+
+
 def _value(node: ast.expr, names: Mapping[str, int]) -> int:
     match node:
         case ast.Constant(value=int(number)):

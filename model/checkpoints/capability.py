@@ -1,0 +1,72 @@
+"""What this version of the runtime does with a file, and how on which generation of GPUs.
+
+The one place that says what is built: tests hold it against the loaders.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from queue_schemas.inspections import GpuUse, RuntimeUse
+
+READ_LAYOUTS: Final = frozenset({"comfyui"})
+READ_PACKED: Final[frozenset[str]] = frozenset()
+"""Packed formats that the loaders accept, by their marker's name."""
+READS_LORA: Final = False
+_GENERATIONS: Final = (
+    ("CPU", "-"), ("Turing", "7.5"), ("Ampere", "8.0-8.7"), ("Ada", "8.9"), ("Hopper", "9.0"),
+    ("Blackwell, data centre", "10.0-10.3"), ("Blackwell, RTX and GB10", "12.0-12.1"),
+)  # fmt: skip
+_PRODUCTS: Final = {
+    "nvfp4": ("10.0-10.3", "12.0-12.1"),
+    "float8_e4m3fn": ("8.9", "9.0", "10.0-10.3", "12.0-12.1"),
+    "int8_tensorwise": ("7.5", "8.0-8.7", "8.9", "9.0", "10.0-10.3", "12.0-12.1"),
+    "convrot_w4a4": ("8.0-8.7", "8.9"),
+}
+"""Where the hardware multiplies the format's own numbers."""
+
+
+def model_use(
+    *, family: str | None, layout: str | None, packed: Collection[str], fits: bool, hollow: bool
+) -> RuntimeUse:
+    """Say whether the loaders accept a model's file, and how its weights are multiplied.
+
+    `fits`: nothing is missing, left over or stored in a form that its format does not have.
+    """
+    unread = sorted(set(packed) - READ_PACKED)
+    if family is None:
+        why = "it holds no model of H3"
+    elif hollow:
+        why = "parts of it were never written"
+    elif not fits:
+        why = "its tensors are not exactly those of the architecture"
+    elif layout not in READ_LAYOUTS:
+        why = f"this version does not read the {layout} layout; use ComfyUI's file"
+    elif unread:
+        why = f"this version does not load {', '.join(unread)} weights; use a bf16, fp16 or fp32 file"
+    else:
+        return RuntimeUse(loads=True, why="loads", gpus=gpu_uses(packed))
+    return RuntimeUse(loads=False, why=why)
+
+
+def lora_use() -> RuntimeUse:
+    return RuntimeUse(loads=READS_LORA, why="loads" if READS_LORA else "this version loads no LoRA")
+
+
+def gpu_uses(formats: Collection[str]) -> tuple[GpuUse, ...]:
+    """Say how weights of these formats, by marker name, are multiplied; none means plain weights."""
+    return tuple(
+        GpuUse(generation=name, compute_capability=capability, how=_how(capability, formats))
+        for name, capability in _GENERATIONS
+    )
+
+
+def _how(capability: str, formats: Collection[str]) -> str:
+    compute = "float32" if capability == "-" else "bf16"
+    product = f"{compute} products"
+    if capability == "7.5":
+        product += ", slow: no bf16 tensor cores"
+    if not formats:
+        return product
+    native = sorted(name for name in formats if capability in _PRODUCTS.get(name, ()))
+    unused = f"; its own products of {', '.join(native)} are not used yet" if native else ""
+    return f"weights stay packed and are decoded to {compute} for each product, {product}{unused}"
