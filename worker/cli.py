@@ -4,17 +4,16 @@ Options name what the environment names too, and win over it. Secrets (Redis pas
 child processes through the environment, never as arguments.
 """
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from queue_schemas.programs import module_command
-from worker.command import reported, settings_with, tell
+from worker.command import Output, reported, settings_with
 from worker.errors import SettingsError
 from worker.settings import let_idle_threads_sleep, node_of
 
@@ -48,6 +47,8 @@ RedisPort = Annotated[
 ]
 Port = Annotated[int | None, typer.Option(help="Port of the engine; 0 takes a free one [H3_PORT]")]
 Host = Annotated[str, typer.Option(help="Address to listen on; beyond loopback H3_API_TOKEN is demanded")]
+Json = Annotated[bool, typer.Option("--json", help="Print compact JSON lines, also on a terminal")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors")]
 
 _ENGINE_SECONDS = 600.0
 """How long a puller that was started alone waits for its engine to load."""
@@ -74,12 +75,15 @@ def run(
     embedded: Annotated[bool, typer.Option("--embedded", help="Start a redis-server of its own")] = False,
     redis_port: RedisPort = None,
     drain_seconds: Annotated[float, typer.Option(help="How long jobs may finish after a signal")] = 60.0,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run a node: engine, pullers and, with --embedded, a redis-server; a JSON line says when it is ready."""
     from worker.supervisor import NodePlan, Supervisor, check_plan  # noqa: PLC0415 - not needed by `serve`
 
-    with reported():
+    with reported(_with_result(as_json, quiet)) as output:
         settings = settings_with(
+            output,
             redis_url=redis,
             redis_named=True if redis else None,
             storage_url=storage,
@@ -100,6 +104,7 @@ def run(
         }
         command = module_command("worker.cli", "serve")
         command += [part for name, value in files.items() if value for part in (name, str(value))]
+        command += ["--quiet"] if quiet else []
         plan = NodePlan(
             settings=settings,
             engine_command=command,
@@ -107,9 +112,10 @@ def run(
             embedded=embedded,
             redis_port=redis_port,
             drain_seconds=drain_seconds,
+            quiet=quiet,
         )
         check_plan(plan)
-        Supervisor(plan, on_ready=_print_json, tell=tell).run()
+        Supervisor(plan, on_ready=output.emit, tell=output.tell).run()
 
 
 @app.command(epilog="h3-worker serve --models-dir /models/ComfyUI --port 8033")
@@ -126,6 +132,8 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = None,
     node: Node = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Load the models once and answer POST /generate and GET /ready until a signal."""
     from worker.embedded_redis import free_port  # noqa: PLC0415 - the other commands run without these
@@ -150,8 +158,9 @@ def serve(
         )
         return Engine(pipeline, output_root=settings.output_dir, node=node_of(settings))
 
-    with reported():
+    with reported(Output(as_json=as_json, quiet=quiet)) as output:
         settings = settings_with(
+            output,
             models_dir=models_dir,
             checkpoint=checkpoint,
             tokenizer_dir=tokenizer_dir,
@@ -167,52 +176,72 @@ def serve(
 
 @app.command(epilog="h3-worker pull --redis redis://127.0.0.1:6379/0 --engine-url http://127.0.0.1:8033")
 def pull(
-    redis: RedisUrl = None, storage: StorageUrl = None, engine_url: EngineUrl = None, fleet: Fleet = None
+    *,
+    redis: RedisUrl = None,
+    storage: StorageUrl = None,
+    engine_url: EngineUrl = None,
+    fleet: Fleet = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Take jobs from Redis, one at a time, to the engine on this machine, until a signal."""
     from worker.pulling import pull_until_signal  # noqa: PLC0415 - `serve` speaks no Redis
 
-    with reported():
-        settings = settings_with(redis_url=redis, storage_url=storage, engine_url=engine_url, fleet=fleet)
+    with reported(Output(as_json=as_json, quiet=quiet)) as output:
+        settings = settings_with(
+            output, redis_url=redis, storage_url=storage, engine_url=engine_url, fleet=fleet
+        )
         pull_until_signal(settings, engine_seconds=_ENGINE_SECONDS)
 
 
 @app.command(epilog="h3-worker janitor --redis redis://127.0.0.1:6379/0 --storage outputs/store")
-def janitor(redis: RedisUrl = None, storage: StorageUrl = None, fleet: Fleet = None) -> None:
+def janitor(
+    *,
+    redis: RedisUrl = None,
+    storage: StorageUrl = None,
+    fleet: Fleet = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Recover what died: leases that ran out, due retries, dead letters. Several may run; one leads."""
     from broker.connection import connect  # noqa: PLC0415
     from worker.janitor import run_janitor  # noqa: PLC0415
 
-    with reported():
-        settings = settings_with(redis_url=redis, storage_url=storage, fleet=fleet)
+    with reported(Output(as_json=as_json, quiet=quiet)) as output:
+        settings = settings_with(output, redis_url=redis, storage_url=storage, fleet=fleet)
         connection = connect(settings.redis_url)
         run_janitor(connection, storage_url=settings.storage_url, fleet=settings.fleet)
 
 
 @app.command(epilog="h3-worker forget --checkpoint night --fleet h3")
 def forget(
+    *,
     redis: RedisUrl = None,
     fleet: Fleet = None,
     store: Annotated[bool, typer.Option("--store", help="The store that the fleet writes to")] = False,
     checkpoint: Annotated[str | None, typer.Option(help="What this checkpoint's name means")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Forget what the fleet's first node fixed; the next one fixes it anew. No live node may go by it."""
     from broker.connection import connect  # noqa: PLC0415
     from worker.forgetting import forget_agreements  # noqa: PLC0415
 
-    with reported():
+    with reported(_with_result(as_json, quiet)) as output:
         if not store and checkpoint is None:
             raise SettingsError("say what to forget: --store, --checkpoint NAME, or both")
-        settings = settings_with(redis_url=redis, fleet=fleet)
-        for what in forget_agreements(
+        settings = settings_with(output, redis_url=redis, fleet=fleet)
+        done = forget_agreements(
             connect(settings.redis_url), fleet=settings.fleet, store=store, checkpoint=checkpoint
-        ):
-            tell(what)
+        )
+        for sentence in done:
+            output.tell(sentence)
+        output.emit({"fleet": settings.fleet, "done": done})
 
 
-def _print_json(value: dict[str, Any]) -> None:
-    typer.echo(json.dumps(value, separators=(",", ":")))
-    sys.stdout.flush()
+def _with_result(as_json: bool, quiet: bool) -> Output:
+    """Of a command that has something to say to a program; the others' stdout may be a node's log."""
+    return Output(as_json=as_json or not sys.stdout.isatty(), quiet=quiet)
 
 
 def main() -> None:

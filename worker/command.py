@@ -1,11 +1,12 @@
-"""What every command of this package does alike: settings from options, one sentence and an exit code."""
+"""What every command of this package does alike: settings from options, what is said where, an exit code."""
 
+import json
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import typer
@@ -15,29 +16,52 @@ from worker.errors import exit_code_of, job_error
 from worker.settings import Settings, read_settings
 
 
-def settings_with(**options: Any) -> Settings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Sentences for a person go to stderr, compact JSON lines for a program to stdout."""
+
+    as_json: bool = False
+    """Whether there is such a program."""
+    quiet: bool = False
+    """Nothing but errors, and these as sentences."""
+
+    def tell(self, sentence: str) -> None:
+        if not self.quiet:
+            tell(sentence)
+
+    def emit(self, value: Mapping[str, Any]) -> None:
+        if self.as_json and not self.quiet:
+            typer.echo(json.dumps(value, separators=(",", ":")))
+            sys.stdout.flush()
+
+
+def settings_with(output: Output, **options: Any) -> Settings:
     """Return the environment's settings with every given option in place of its name there."""
     settings, warnings = read_settings()
     for warning in warnings:
-        tell(f"warning: {warning}")
+        output.tell(f"warning: {warning}")
     return replace(settings, **{name: value for name, value in options.items() if value is not None})
 
 
 @contextmanager
-def reported(level: int = logging.INFO) -> Iterator[None]:
+def reported(output: Output | None = None) -> Iterator[Output]:
     """End the command with one sentence and the exit code that fits; no traceback for a known error."""
+    output = output or Output()
+    level = logging.ERROR if output.quiet else logging.INFO
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s", level=level)
     for noisy in ("urllib3", "uvicorn.error", "rq"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
     hang_up_as_terminate()
     try:
-        yield
+        yield output
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except Exception as error:  # `main`: every failure ends with a sentence
         if not hasattr(error, "code"):
             logging.getLogger(__name__).error("unexpected %s", type(error).__name__, exc_info=error)
-        tell(f"error: {job_error(error).message}")
+        told = job_error(error)
+        tell(f"error: {told.message}")
+        output.emit({"error": told.model_dump(mode="json")})
         raise typer.Exit(exit_code_of(error)) from None
 
 

@@ -58,6 +58,8 @@ class NodePlan:
     """Of the embedded server: None takes the usual one if it is free, 0 any."""
     drain_seconds: float = 60.0
     """How long running jobs may take to end after the first signal; a second signal ends the wait."""
+    quiet: bool = False
+    """Whether pullers and janitor log errors only."""
 
 
 class Supervisor:
@@ -200,11 +202,13 @@ class Supervisor:
     def _watch(self, membership: Membership, ready: EngineReady) -> None:
         """Start the pullers and keep everything running until a signal."""
         environment = child_environment(self._settings)
-        command = module_command("worker.cli", "pull")
+        quiet = ["--quiet"] if self._plan.quiet else []
+        command = module_command("worker.cli", "pull", *quiet)
         for number in range(1, self._plan.pullers + 1):
             self._pullers.append(Child(f"puller {number}", command, environment=environment))
             self._pullers[-1].start()
-        self._janitor = Child("janitor", module_command("worker.cli", "janitor"), environment=environment)
+        command = module_command("worker.cli", "janitor", *quiet)
+        self._janitor = Child("janitor", command, environment=environment)
         self._janitor.start()
         self._say_ready(ready)
         next_card = time.monotonic() + CARD_EVERY_SECONDS

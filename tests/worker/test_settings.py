@@ -1,10 +1,12 @@
 """Settings and the command line: what is refused, how, and what importing costs."""
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,22 +156,60 @@ def test_every_help_ends_with_an_example_that_can_be_pasted(command: str) -> Non
 def test_a_bad_option_is_one_sentence_and_exit_code_2(arguments: list[str], says: str) -> None:
     ended = run_cli(*arguments)
 
-    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.returncode == 2
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr
+    if ended.stdout:  # of commands that have something to say to a program
+        error = json.loads(ended.stdout)["error"]
+        assert (error["code"], says in error["message"]) == ("invalid_request", True)
+
+
+NOTHING_DONE = "fleet 'h3': the store is not fixed; nothing to forget"
+
+
+@pytest.mark.parametrize(
+    ("flag", "line", "words"),
+    [
+        ((), {"fleet": "h3", "done": ["fleet 'h3': the store is not fixed; nothing to forget"]}, True),
+        (
+            ("--json",),
+            {"fleet": "h3", "done": ["fleet 'h3': the store is not fixed; nothing to forget"]},
+            True,
+        ),
+        (("--quiet",), None, False),
+    ],
+)
+def test_a_command_ends_in_one_json_line_when_piped_and_is_silent_when_asked(
+    redis_url: str, flag: tuple[str, ...], line: dict[str, Any] | None, words: bool
+) -> None:
+    ended = run_cli("forget", "--store", "--redis", redis_url, *flag)
+
+    assert ended.returncode == 0
+    assert (json.loads(ended.stdout) if ended.stdout else None) == line
+    assert bool(ended.stderr) is words
+
+
+def test_an_error_is_said_quietly_too_and_as_json_where_that_is_asked_for() -> None:
+    quiet = run_cli("forget", "--quiet")
+    plain = run_cli("pull", "--redis", "redis://127.0.0.1/x")
+    as_json = run_cli("pull", "--redis", "redis://127.0.0.1/x", "--json")
+
+    assert (quiet.stdout, quiet.stderr.count("\n")) == ("", 1)
+    assert plain.stdout == ""
+    assert json.loads(as_json.stdout)["error"]["code"] == "invalid_request"
 
 
 def test_a_queue_in_the_environment_rules_an_embedded_one_out() -> None:
     ended = run_cli("run", "--embedded", H3_REDIS_URL="redis://127.0.0.1:6379/0")
 
-    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.returncode == 2
     assert "--embedded starts a queue of its own, but --redis or H3_REDIS_URL names one" in ended.stderr
 
 
 def test_a_node_without_redis_says_so_and_ends_with_3(free_port: int) -> None:
     ended = run_cli("run", "--redis", f"redis://127.0.0.1:{free_port}/0")
 
-    assert (ended.returncode, ended.stdout) == (3, "")
+    assert (ended.returncode, json.loads(ended.stdout)["error"]["code"]) == (3, "queue_unavailable")
     assert f"no Redis answers at 127.0.0.1:{free_port} (connection refused)" in ended.stderr
 
 
