@@ -3,6 +3,7 @@
 Reads shapes and names only, never a file. The dilations of the residual blocks are in no shape.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -77,9 +78,14 @@ def audio_config_from_shapes(
 
 def default_tensors(config: AudioVaeConfig) -> dict[str, Tensor]:
     """Return what a file may leave out: the filters, always the same, and the release's statistics."""
-    with torch.device("meta"):
-        names = AudioDecoder(config).state_dict().keys()
-    tensors = {name: low_pass_taps() for name in names if name.endswith(".filter")}
+    taps = low_pass_taps()
+    tensors = {name: taps.clone() for name in _filter_names(config)}
     if config.latent_channels == len(LATENTS_MEAN):
         tensors |= {"latents_mean": torch.tensor(LATENTS_MEAN), "latents_std": torch.tensor(LATENTS_STD)}
     return tensors
+
+
+@functools.lru_cache(maxsize=1)  # a decoder has a thousand tensors, and its loader asks more than once
+def _filter_names(config: AudioVaeConfig) -> tuple[str, ...]:
+    with torch.device("meta"):
+        return tuple(name for name in AudioDecoder(config).state_dict() if name.endswith(".filter"))
