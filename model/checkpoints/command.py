@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from model.checkpoints.inspection import OnBytes, inspect_file
 from model.checkpoints.show import printable, refusal_text, show_report
-from model.checkpoints.targets import artifact_folder, expand, write_artifact
+from model.checkpoints.targets import artifact_folder, expand, valid_text, write_artifact
 from model.errors import CheckpointFileError
 from queue_schemas.errors import EXIT_NO, EXIT_OK, EXIT_REFUSED, InvalidRequestError
 from queue_schemas.inspections import Inspection, InspectionReport, Refusal
@@ -47,7 +47,9 @@ def run(targets: Sequence[str], options: Options) -> int:
                     inspect_file(path, registry=registry, strict=options.strict, on_hashed=on_hashed)
                 )
         except CheckpointFileError as error:
-            refused.append(Refusal(path=str(path), reason=error.reason, offset=error.offset))
+            refused.append(
+                Refusal(path=valid_text(str(path)), reason=valid_text(error.reason), offset=error.offset)
+            )
     report = InspectionReport(files=tuple(files), refused=tuple(refused))
     try:
         _write(report, options)

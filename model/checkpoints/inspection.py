@@ -17,6 +17,7 @@ from model.checkpoints.lora_keys import is_lora
 from model.checkpoints.loras import FoundLora, read_lora
 from model.checkpoints.matching import match_hash, match_published
 from model.checkpoints.notes import notes_on, notes_on_lora
+from model.checkpoints.targets import valid_text
 from queue_schemas.inspections import (
     Container,
     Holes,
@@ -84,7 +85,7 @@ def _inspect_model(file: CheckpointFile, registry: PublishedFiles) -> Inspection
     if family == "transformer" and recognised is not None:
         depth = "pruned" if recognised.base == "dit_pruned_bf16" else "full"
     return Inspection(
-        path=str(file.path),
+        path=valid_text(str(file.path)),
         family=family,
         variant=contents.variant,
         released_size=released,
@@ -122,7 +123,7 @@ def _inspect_lora(file: CheckpointFile, registry: PublishedFiles) -> Inspection:
     known = next((file for file in registry.with_header(header.sha256)), None)
     elements = sum(math.prod(entry.shape) for entry in header.tensors.values())
     return Inspection(
-        path=str(file.path),
+        path=valid_text(str(file.path)),
         family="lora",
         variant=variant,
         released_size=released,

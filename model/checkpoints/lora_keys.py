@@ -24,7 +24,9 @@ _SUFFIXES: Final[tuple[tuple[str, Role], ...]] = (
     (".diff", "other"), (".diff_b", "other"), (".set_weight", "other"), (".set_bias", "other"),
 )  # fmt: skip
 KOHYA: Final = "lora_unet_"
-_PREFIXES: Final = ("diffusion_model.", "model.diffusion_model.", "transformer.")
+_PREFIXES: Final = (
+    "diffusion_model.", "model.diffusion_model.", "base_model.model.", "transformer.", "transformer_ref.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

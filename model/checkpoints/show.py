@@ -23,25 +23,29 @@ def refusal_text(refusal: Refusal) -> str:
 
 
 def show_inspection(console: Console, found: Inspection) -> None:
-    console.print(Text(printable(found.path), style="bold"))
+    console.print(_text(found.path, style="bold"))
     facts = Table(show_header=False, box=None, padding=(0, 2, 0, 1))
     for name, value in _facts(found):
-        facts.add_row(Text(name, style="dim"), Text(printable(value)))
+        facts.add_row(_text(name, style="dim"), _text(value))
     console.print(facts)
     for build in (_formats, _weights, _roles, _islands, _parts, _gpus):
         table = build(found)
         if table.row_count:
             console.print(table)
     for problem in found.problems:
-        console.print(Text(f"problem: {printable(problem)}", style="red"))
+        console.print(_text(f"problem: {problem}", style="red"))
     for note in found.notes:
-        console.print(Text(f"note: {printable(note)}", style="yellow"))
+        console.print(_text(f"note: {note}", style="yellow"))
     console.print()
 
 
 def printable(text: str) -> str:
     """Return the text with what could steer a terminal escaped."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(printable(text), style=style)
 
 
 def size_text(count: int) -> str:
@@ -136,9 +140,7 @@ def _formats(found: Inspection) -> Table:
     table = Table("format", "linears", "embeddings", "other", "parameters", "bytes", title="storage")
     for row in found.formats:
         counts = (row.linears, row.embeddings, row.other)
-        table.add_row(
-            Text(printable(row.format)), *map(str, counts), f"{row.parameters:,}", size_text(row.bytes)
-        )
+        table.add_row(_text(row.format), *map(str, counts), f"{row.parameters:,}", size_text(row.bytes))
     return table
 
 
@@ -147,9 +149,9 @@ def _weights(found: Inspection) -> Table:
     for group in found.weights:
         forms = [f"{part.suffix} {part.dtype} {list(part.shape)}" for part in group.tensors]
         table.add_row(
-            Text(printable(group.modules)),
+            _text(group.modules),
             str(group.count),
-            Text(printable(group.format)),
+            _text(group.format),
             str(list(group.shape)),
             "\n".join(forms),
         )
@@ -168,14 +170,14 @@ def _roles(found: Inspection) -> Table:
         for row in rows:
             if row not in seen:
                 seen.add(row)
-                table.add_row(*(Text(printable(cell)) for cell in row))
+                table.add_row(*(_text(cell) for cell in row))
     return table
 
 
 def _islands(found: Inspection) -> Table:
     table = Table("tensors", "dtype", "count", "bytes", title="not quantised")
     for row in found.islands[:12]:
-        table.add_row(Text(printable(row.tensors)), row.dtype, str(row.count), size_text(row.bytes))
+        table.add_row(_text(row.tensors), row.dtype, str(row.count), size_text(row.bytes))
     rest = found.islands[12:]
     if rest:
         count, size = sum(row.count for row in rest), sum(row.bytes for row in rest)

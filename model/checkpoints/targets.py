@@ -29,6 +29,11 @@ def expand(arguments: Iterable[str]) -> list[Path]:
     return list(found)
 
 
+def valid_text(text: str) -> str:
+    """Return the text, of a path perhaps, with bytes escaped that are no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def artifact_folder(path: Path, *, working: Path) -> Path:
     """Return where reports of this file go: at the root of its volume, if that is not the system's and can be
     written, else below the working folder.
