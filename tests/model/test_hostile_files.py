@@ -126,7 +126,7 @@ def fuzzed() -> Iterator[object]:
             yield pytest.param(role, name, marks=[pytest.mark.slow] if slow else [])
 
 
-@pytest.mark.parametrize(("role", "name"), fuzzed())
+@pytest.mark.parametrize(("role", "name"), list(fuzzed()))
 def test_no_shape_but_the_right_one_gets_past_the_header(
     files: ResidentFiles, config: H3Config, tmp_path: Path, role: str, name: str
 ) -> None:
