@@ -14,7 +14,7 @@ from broker.connection import queue_errors
 from broker.keys import entry_id
 from broker.turns import turns
 from client.handle import RunHandle, SweepHandle
-from client.outcomes import read_manifest
+from client.standing import settled
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError, JobStatus
 from queue_schemas.results import Manifest
@@ -38,9 +38,7 @@ def cancel_handle(
 
     A run that the queue does not hold and that has no manifest is given one, so that nobody resumes it.
     """
-    ended = {
-        run.run_id for run in handle.runs if read_manifest(store, run.run_id, run.generation) is not None
-    }
+    ended = {run.run_id for run in handle.runs if settled(store, run) is not None}
     going = [run for run in handle.runs if run.run_id not in ended]
     entries = [entry_id(run.run_id, run.generation) for run in going]
     asked = cancel_runs(connection, entries, sweep_id=handle.sweep_id, force=force, fleet=fleet)

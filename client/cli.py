@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 the answer is no (a run did not succeed, a check failed); 
 or storage failed; 130 interrupted. What is printed where is `session.py`'s; what a person sees, `show.py`'s.
 """
 
+import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ import typer
 
 from client import cli_fleet, cli_records, cli_runs, cli_submit  # noqa: F401 - each registers its commands
 from client.cli_app import app
-from client.session import error_line, print_line, say
+from client.session import error_line, print_line
+from client.terminal import SayingHandler, say
 from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, ErrorCode
 
 # typer may bring a click of its own, so the base of its usage errors has no public name.
@@ -22,6 +24,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 def main() -> None:
     """Entry point of `h3`. A termination signal counts as Ctrl-C, so that it cleans up the same way."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    logging.getLogger().addHandler(SayingHandler(logging.WARNING))
     raise SystemExit(run(sys.argv[1:]))
 
 

@@ -48,6 +48,8 @@ def collect(
     files = {"csv": None if to_stdout else csv_file, "json": json_file}
     written = {kind: str(file) for kind, file in files.items() if file is not None}
     if not to_stdout:  # the table is all that standard output holds
-        session.console.print(f"{found.num_records} records in {', '.join(written.values())}", soft_wrap=True)
+        counted = f"{found.num_records} records in {', '.join(written.values())}"
+        left_out = f", {len(found.problems)} left out" if found.problems else ""
+        session.console.print(f"{counted}{left_out}", soft_wrap=True)
         session.emit({"records": found.num_records, "problems": list(found.problems), **written})
     return EXIT_OK

@@ -95,7 +95,7 @@ def sweep(  # noqa: PLR0917 - typer calls it by name
     if retry_failed and resume is None:
         raise SweepInputError("--retry-failed goes with --resume SWEEP")
     if resume is not None:
-        if fields or seeds is not None or how["force"] or how["node"]:
+        if fields or seeds is not None or any(how[name] for name in how if name != "require_node"):
             raise SweepInputError("--resume takes everything from the sweep; leave the other options out")
         handle = session.client.resume(
             resume, retry_failed=retry_failed, require_node=bool(how["require_node"])
@@ -131,7 +131,7 @@ def _plan_of_prompts(file: Path, seeds: str, *, fields: Mapping[str, Any]) -> Sw
 def _how(how: Mapping[str, Any], *, plan: SweepPlan | None = None) -> "HowOptions":
     """Return what the flags ask for; a flag wins over the sweep file."""
     asked: HowOptions = {
-        "priority": how["priority"],
+        "priority": how["priority"] or Priority.NORMAL,
         "node": how["node"],
         "force": bool(how["force"]),
         "labels": _labels(how["label"]),
@@ -141,8 +141,7 @@ def _how(how: Mapping[str, Any], *, plan: SweepPlan | None = None) -> "HowOption
         asked["node"] = asked["node"] or plan.node
         asked["force"] = asked["force"] or plan.force
         asked["labels"] = {**plan.labels, **asked["labels"]}
-        if plan.priority is not None and asked["priority"] is Priority.NORMAL:
-            asked["priority"] = plan.priority
+        asked["priority"] = how["priority"] or plan.priority or Priority.NORMAL
     return asked
 
 

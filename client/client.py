@@ -24,7 +24,7 @@ from broker.states import RunState, find_entries, read_states
 from broker.submit import submit_runs
 from broker.sweeps import watch_sweep
 from client.cancelling import cancel_handle
-from client.errors import NodeRequiredError, UnknownRunError
+from client.errors import DamagedArtifactError, NodeRequiredError, UnknownRunError
 from client.fleet import (
     StoreView,
     may_be_served,
@@ -260,9 +260,16 @@ class H3Client:
                 pause(poll_seconds)
 
     def results(self, handle: RunHandle | SweepHandle) -> Iterator[RunResult]:
-        """Yield what each run that has ended left behind, in the handle's order; reads storage only."""
+        """Yield what each run that has ended left behind, in the handle's order; reads storage only.
+
+        What is damaged is left out with a warning.
+        """
         for run in handle.runs:
-            result = self.result(run)
+            try:
+                result = self.result(run)
+            except DamagedArtifactError as error:
+                logger.warning("left out: %s", error)
+                continue
             if result is not None:
                 yield result
 

@@ -6,6 +6,7 @@ pass through a temporary file, so memory does not grow with their number.
 
 import csv
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,22 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, TextIO
 
-from pydantic import ValidationError
-
 from benchmarks.records import columns_of, leaves
 from client.errors import CollectTargetError, DamagedArtifactError, UnknownRunError
-from client.outcomes import latest_manifest, read_manifest, read_record, read_sweep
+from client.outcomes import latest_manifest, read_artifact, read_manifest, read_record, read_sweep
 from queue_schemas import limits
 from queue_schemas.base import Told
 from queue_schemas.benchmark import BenchmarkRecord
 from queue_schemas.events import JobStatus
 from queue_schemas.results import Manifest
 from storage.base import ArtifactStore
-from storage.errors import ArtifactTooLargeError, StorageAddressError
-from storage.layout import RUNS_PREFIX, SWEEPS_PREFIX, parse_manifest_key, sweep_key
+from storage.errors import StorageAddressError
+from storage.layout import RUNS_PREFIX, SWEEPS_PREFIX, parse_manifest_key, shortest_odd, sweep_key
 
 PLAIN_COLUMNS: Final = ("run_id", "sweep", "label", "prompt", "film")
 """The first columns of the table; the record's fields follow by their dotted paths."""
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""Where a cell begins so, spreadsheets take it for a formula, or may after they trimmed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +58,10 @@ def records_in(store: ArtifactStore, *, sweep_id: str | None = None) -> Iterator
     Raises UnknownRunError for a sweep that is not there, StorageUnavailableError.
     """
     asked_in = _Sweeps(store, only=sweep_id)
+    yield from asked_in.problems
     if sweep_id is None:
-        ended = [run for key in store.list(RUNS_PREFIX) if (run := parse_manifest_key(key)) is not None]
+        ended, problems = _ended_runs(store)
+        yield from problems
         manifests = (_manifest(store, run_id, generation) for run_id, generation in sorted(ended))
     else:
         manifests = (_manifest(store, run_id, None) for run_id in asked_in.labels)
@@ -67,6 +70,21 @@ def records_in(store: ArtifactStore, *, sweep_id: str | None = None) -> Iterator
             yield _collected(store, manifest, asked_in)
         elif manifest is not None:
             yield manifest
+
+
+def _ended_runs(store: ArtifactStore) -> tuple[list[tuple[str, int]], list[str]]:
+    """Return the run and generation of every manifest, and a sentence on each name that is out of place."""
+    ended, odd = [], dict[str, None]()
+    for name in store.names(RUNS_PREFIX):
+        run = parse_manifest_key(name)
+        beginning = shortest_odd(name)
+        if beginning is not None:
+            odd[f"{beginning} is no key of this project: rename or remove it"] = None
+        elif run is not None:
+            ended.append(run)
+        elif name.endswith("/manifest.json"):
+            odd[f"{name} is no manifest's place: rename or remove it"] = None
+    return ended, list(odd)
 
 
 def collect_files(
@@ -80,9 +98,9 @@ def collect_files(
 
     Raises CollectTargetError, UnknownRunError, StorageUnavailableError.
     """
-    for file in (csv_file, json_file):
-        if isinstance(file, Path):
-            _check_target(file)
+    targets = [_target(file) for file in (csv_file, json_file) if isinstance(file, Path)]
+    if len(targets) == 2 and targets[0] == targets[1]:
+        raise CollectTargetError(f"{csv_file} cannot be both the table and the list; name two files")
     names, problems, count = set[str](), [], 0
     with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
         for found in records_in(store, sweep_id=sweep_id):
@@ -105,11 +123,21 @@ def collect_files(
 def _write_csv(sink: IO[str], spool: IO[str], names: list[str]) -> None:
     """Write a table with a header; null is an empty cell, true and false as JSON has them."""
     rest = [name for name in names if name not in PLAIN_COLUMNS]
-    writer = csv.writer(sink, lineterminator="\n")
+    writer = csv.writer(_Lines(sink), lineterminator="\r\n")
     writer.writerow([*PLAIN_COLUMNS, *rest])
     for plain, fields in _lines(spool):
         cells = dict(leaves(fields))
-        writer.writerow([*plain, *(_cell(cells.get(name)) for name in rest)])
+        writer.writerow(map(_cell, [*plain, *(cells.get(name) for name in rest)]))
+
+
+class _Lines:
+    """Writes rows that end in a line feed; told so itself, the writer would not quote a carriage return."""
+
+    def __init__(self, sink: IO[str]) -> None:
+        self._sink = sink
+
+    def write(self, row: str) -> None:
+        self._sink.write(row.removesuffix("\r\n") + "\n")
 
 
 def _write_json(sink: IO[str], spool: IO[str]) -> None:
@@ -139,7 +167,7 @@ def _manifest(store: ArtifactStore, run_id: str, generation: int | None) -> Mani
         if generation is None:
             return latest_manifest(store, run_id)
         return read_manifest(store, run_id, generation)
-    except DamagedArtifactError as error:
+    except (DamagedArtifactError, StorageAddressError) as error:  # a sweep may name a run that cannot exist
         return str(error)
 
 
@@ -174,9 +202,11 @@ class _Sweeps:
     """Which sweep asked for a run last, and what it called it."""
 
     labels: Mapping[str, tuple[str, str]]
+    problems: list[str]
+    """One sentence per sweep that cannot be read: that costs its labels, never a record."""
 
     def __init__(self, store: ArtifactStore, *, only: str | None) -> None:
-        self.labels = {}
+        self.labels, self.problems = {}, []
         if only is not None:
             try:
                 sweep = read_sweep(store, only)
@@ -190,26 +220,28 @@ class _Sweeps:
         for sweep_id in [
             key.split("/")[1] for key in store.list(SWEEPS_PREFIX) if key.endswith("/sweep.json")
         ]:
-            labels = _read_labels(store, sweep_id)
+            try:
+                labels = read_artifact(
+                    store, sweep_key(sweep_id), model=_SweepLabels, limit_bytes=limits.SWEEP_BYTES
+                )
+            except DamagedArtifactError as error:
+                self.problems.append(f"no labels of its runs: {error}")
+                continue
             for run in labels.runs if labels else ():
                 told = (labels.created_at if labels else "", sweep_id, run.label)
                 found[run.run_id] = max(found.get(run.run_id, told), told)
         self.labels = {run_id: (sweep_id, label) for run_id, (_, sweep_id, label) in found.items()}
 
 
-def _read_labels(store: ArtifactStore, sweep_id: str) -> _SweepLabels | None:
-    """An unreadable sweep costs its labels, never a record."""
+def _target(path: Path) -> Path:
+    """Return the file that a path leads to; it need not be there. Raises CollectTargetError."""
+    target = Path(os.path.realpath(path))
     try:
-        data = store.read_bytes(sweep_key(sweep_id), limit_bytes=limits.SWEEP_BYTES)
-        return None if data is None else _SweepLabels.model_validate_json(data)
-    except (ValidationError, ArtifactTooLargeError):
-        return None
-
-
-def _check_target(path: Path) -> None:
-    target = path.resolve()
-    if target.exists() and not target.is_file():
-        raise CollectTargetError(f"{path} is a folder or a device; name a file")
+        if target.exists() and not target.is_file():
+            raise CollectTargetError(f"{path} is a folder or a device; name a file")
+    except OSError as error:
+        raise CollectTargetError(f"cannot write {path}: {error.strerror}") from None
+    return target
 
 
 @contextmanager
@@ -218,7 +250,7 @@ def _opened(target: Path | TextIO) -> Iterator[IO[str]]:
     if not isinstance(target, Path):
         yield target
         return
-    path = target.resolve()
+    path = _target(target)
     unfinished = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -233,6 +265,9 @@ def _opened(target: Path | TextIO) -> Iterator[IO[str]]:
 
 
 def _cell(value: str | int | float | bool | None) -> str | int | float:
+    """Return what a cell holds: a text that a spreadsheet would run gets an apostrophe, numbers stay so."""
     if value is None:
         return ""
+    if isinstance(value, str) and value.startswith(_FORMULA_STARTS):
+        return f"'{value}"
     return json.dumps(value) if isinstance(value, bool) else value

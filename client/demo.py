@@ -27,10 +27,11 @@ from client.errors import DemoError, DemoFolderError
 from client.handle import Outcome, RunHandle, RunResult, SweepHandle
 from client.outcomes import latest_manifest, read_result
 from client.report import run_line
-from client.session import Session, say
+from client.session import Session
 from client.show import FollowView, PlainView, print_results
 from client.standing import status_of
 from client.sweeps import expand
+from client.terminal import PlainConsole, say
 from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_NO, EXIT_OK
 from queue_schemas.events import JobStatus
 from queue_schemas.jobs import build_job
@@ -209,7 +210,7 @@ def _result(store: ArtifactStore, manifest: Manifest, *, folder: Path) -> RunRes
 def _console(session: Session) -> Console:
     """For people, also where they read a pipe or a log file: the demo shows how it goes."""
     width = None if sys.stdout.isatty() else _PLAIN_COLUMNS
-    return Console(quiet=session.quiet or session.as_json, highlight=False, markup=False, width=width)
+    return PlainConsole(quiet=session.quiet or session.as_json, width=width)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from client.outcomes import latest_manifest
 from queue_schemas.benchmark import OutputFile
 from queue_schemas.events import JobStatus
 from storage.base import ArtifactStore
-from storage.errors import ArtifactMissingError
+from storage.errors import ArtifactMissingError, StorageAddressError
 
 _EXTENSIONS: Final = {"video": ".mp4", "benchmark": ".json", "log": ".log.txt"}
 _LABEL_CHARACTERS: Final = 80
@@ -39,7 +39,11 @@ def fetch_runs(store: ArtifactStore, runs: Sequence[RunHandle], *, to: Path) -> 
     """
     files, problems = [], []
     for run in runs:
-        manifest = latest_manifest(store, run.run_id)
+        try:
+            manifest = latest_manifest(store, run.run_id)
+        except DamagedArtifactError as error:
+            problems.append(f"{_name(run)}: {error}")
+            continue
         if manifest is None:
             problems.append(f"{_name(run)} has not ended")
             continue
@@ -74,6 +78,8 @@ def _copy(store: ArtifactStore, file: OutputFile, target: Path) -> Path:
             unfinished.unlink(missing_ok=True)
     except ArtifactMissingError:
         raise DamagedArtifactError(file.name, "a manifest names it and it is missing") from None
+    except StorageAddressError as error:
+        raise DamagedArtifactError(file.name, str(error)) from None
     except OSError as error:
         raise FetchTargetError(
             f"cannot write {target}: {error.strerror}; name another folder by --to"

@@ -13,7 +13,7 @@ from broker.errors import QueueUnavailableError
 from broker.states import RunState
 from client.errors import AmbiguousIdError
 from client.handle import Outcome, RunHandle
-from client.outcomes import latest_manifests
+from client.outcomes import latest_manifests, newest_readable
 from client.resuming import ended_outcome, job_of
 from queue_schemas.sweeps import SweepRun
 from storage.base import ArtifactStore
@@ -63,7 +63,8 @@ def newest_handles(
     `states` asks the queue, and only about runs that ended badly: they may have been queued again since.
     """
     handles, again = dict[str, RunHandle](), list[RunHandle]()
-    for run, manifest in zip(runs, latest_manifests(store, [run.run_id for run in runs]), strict=True):
+    manifests = latest_manifests(store, [run.run_id for run in runs], read=newest_readable)
+    for run, manifest in zip(runs, manifests, strict=True):
         handles[run.run_id] = handle = RunHandle(
             run_id=run.run_id,
             generation=max(run.generation, manifest.generation if manifest else 1),

@@ -49,7 +49,7 @@ Checkpoint = Annotated[
 ]
 
 PriorityOption = Annotated[
-    Priority, typer.Option("--priority", help="Which runs a node takes first.", show_default=True)
+    Priority | None, typer.Option("--priority", help="Which runs a node takes first [normal].")
 ]
 NodeOption = Annotated[
     str | None, typer.Option("--node", metavar="NODE", help="The only node that may serve it (h3 nodes).")
@@ -73,7 +73,7 @@ COMMON_OPTIONS = {
     "quiet": (Quiet, False),
 }
 HOW_OPTIONS = {
-    "priority": (PriorityOption, Priority.NORMAL),
+    "priority": (PriorityOption, None),
     "node": (NodeOption, None),
     "force": (Force, False),
     "label": (LabelOption, None),

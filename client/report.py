@@ -11,7 +11,8 @@ from typing import Any
 
 from client.errors import DamagedArtifactError
 from client.handle import Outcome, RunHandle, RunResult, RunStatus, SweepHandle
-from client.session import Session, say
+from client.session import Session
+from client.terminal import say
 from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_NO, EXIT_OK
 from queue_schemas.events import JobStatus
 

@@ -22,6 +22,7 @@ from broker.errors import BrokerError
 from client.errors import ClientError
 from client.options import COMMON_OPTIONS, HOW_OPTIONS, JOB_OPTIONS
 from client.settings import ClientSettings
+from client.terminal import PlainConsole, say
 from queue_schemas.errors import EXIT_INTERRUPTED, ErrorCode, SchemaError
 from storage.errors import StorageError
 
@@ -54,7 +55,7 @@ class Session:
     @cached_property
     def console(self) -> Console:
         """For people; writes nothing unless `human`."""
-        return Console(quiet=not self.human, highlight=False, markup=False)
+        return PlainConsole(quiet=not self.human)
 
     @property
     def human(self) -> bool:
@@ -76,19 +77,13 @@ class Session:
     def note(self, sentence: str) -> None:
         """Tell a person something that is no error, beside the output."""
         if not self.quiet:
-            sys.stderr.write(f"h3: note: {sentence}\n")
+            say(f"note: {sentence}")
 
     def fail(self, code: ErrorCode, sentence: str) -> int:
         """Say what went wrong, for people and programs; return the exit code."""
         say(sentence)
         self.emit(error_line(code, sentence))
         return code.exit_code
-
-
-def say(sentence: str) -> None:
-    """Write one line to standard error; control characters of foreign text stay text."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in sentence)
-    sys.stderr.write(f"h3: {shown}\n")
 
 
 def print_line(value: Mapping[str, Any]) -> None:
@@ -115,7 +110,8 @@ def command(
     """Register `function(session, [fields, how], ...) -> exit code`, with the common options added.
 
     With `job_options` the options that were given arrive as the mapping `fields`, with `how_options` the
-    way of submitting as `how`. A common option in `without` is taken before the command's name only.
+    way of submitting as `how`. The common options in `without` are none of this command's; `--json` before
+    its name still asks for a line.
     """
     common_options = {name: option for name, option in COMMON_OPTIONS.items() if name not in without}
 
@@ -123,6 +119,7 @@ def command(
         own = list(inspect.signature(function).parameters.values())[1 + job_options + how_options :]
 
         def run(ctx: typer.Context, **given: Any) -> None:
+            _refuse_useless(ctx, function.__name__, without=without)
             common = {name: given.pop(name, None) or ctx.obj[name] for name in COMMON_OPTIONS}
             if job_options:
                 given["fields"] = {name: given.pop(name) for name in JOB_OPTIONS}
@@ -148,6 +145,13 @@ def command(
         return function
 
     return register
+
+
+def _refuse_useless(ctx: typer.Context, command_name: str, *, without: Sequence[str]) -> None:
+    """Refuse an option before the command's name that the command would ignore."""
+    for name in without:
+        if name != "as_json" and ctx.obj[name] is not None:
+            raise typer.BadParameter(f"h3 {command_name} has no use for --{name}; leave it out")
 
 
 def _run(function: Command, common: Mapping[str, Any], given: Mapping[str, Any]) -> int:

@@ -1,6 +1,6 @@
 """What a person sees on a terminal: bars while runs go on, a table when they have ended.
 
-Text that came from prompts, errors or file names is never read as markup.
+Text that came from prompts, errors or file names is never read as markup, nor does it steer the terminal.
 """
 
 import time

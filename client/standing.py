@@ -6,6 +6,7 @@ Knows no connection: the caller brings what the queue said, and what the live no
 from typing import Final
 
 from broker.states import RunState
+from client.errors import DamagedArtifactError
 from client.handle import RunHandle, RunStatus
 from client.outcomes import read_manifest
 from queue_schemas.errors import ErrorCode
@@ -21,8 +22,12 @@ NODE_GONE: Final = (
 
 
 def settled(store: ArtifactStore, run: RunHandle) -> RunStatus | None:
-    """Return how a run ended as storage tells it; None before its manifest."""
-    manifest = read_manifest(store, run.run_id, run.generation)
+    """Return how a run ended as storage tells it; None before its manifest. A damaged one is a failure."""
+    try:
+        manifest = read_manifest(store, run.run_id, run.generation)
+    except DamagedArtifactError as error:
+        told = JobError(code=error.code, message=str(error), retryable=False)
+        return RunStatus(run_id=run.run_id, generation=run.generation, status=JobStatus.FAILED, error=told)
     return None if manifest is None else _ended(manifest)
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 import yaml
 
 from client.errors import SweepInputError
+from client.given_files import read_given_file
 from client.sweeps import draw_seeds, excerpt, frames_of_seconds, read_prompts
 from queue_schemas import limits
 from queue_schemas.errors import InvalidRequestError, nearest_hint
@@ -69,12 +70,7 @@ def read_sweep_file(path: Path, *, fields: Mapping[str, Any]) -> SweepPlan:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > limits.SWEEP_BYTES:
-            raise SweepInputError(f"more than {limits.SWEEP_BYTES:,} bytes are no sweep file")
-        data = path.read_bytes()
-    except OSError as error:
-        raise SweepInputError(f"cannot read the sweep file: {error.strerror}") from None
+    data = read_given_file(path, limit_bytes=limits.SWEEP_BYTES, what="sweep file")
     if path.suffix.lower() == ".json":
         return load_json_object(data, limit_bytes=limits.SWEEP_BYTES)
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from client.errors import SweepInputError
+from client.given_files import read_given_file
 from queue_schemas import limits
 from queue_schemas.geometry import FPS, frames_for
 from queue_schemas.jobs import draw_seed
@@ -19,7 +20,6 @@ from queue_schemas.runs import Priority
 from queue_schemas.sweeps import Sweep, SweepRun
 
 EXCERPT_CHARACTERS = 24
-_PROMPTS_FILE_BYTES = 64 * 1024 * 1024
 
 
 def read_prompts(path: Path) -> list[tuple[str, str]]:
@@ -27,12 +27,7 @@ def read_prompts(path: Path) -> list[tuple[str, str]]:
 
     Spaces around a prompt are dropped. Raises SweepInputError, naming the line.
     """
-    try:
-        if path.stat().st_size > _PROMPTS_FILE_BYTES:
-            raise SweepInputError(f"{path}: more than {_PROMPTS_FILE_BYTES:,} bytes are no prompts file")
-        data = path.read_bytes()
-    except OSError as error:
-        raise SweepInputError(f"cannot read the prompts file {path}: {error.strerror}") from None
+    data = read_given_file(path, limit_bytes=limits.PROMPTS_BYTES, what="prompts file")
     prompts = []
     # Only line feeds end a line: str.splitlines would also cut a prompt at U+2028 or a form feed.
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):

@@ -44,6 +44,8 @@ LOG_TAIL_CHARACTERS = 2_000
 """Of a log that lie in a dead letter."""
 SWEEP_BYTES = 32 * 1024 * 1024
 SWEEP_RUNS = 100_000
+PROMPTS_BYTES = 64 * 1024 * 1024
+"""Of a file with one prompt per line."""
 PUBLISHED_BYTES = 1024 * 1024
 PUBLISHED_FILES = 2_000
 """Of the registry of published checkpoint files."""

@@ -162,7 +162,7 @@ class LocalStore:
                     yield whole
 
     def _entries(self, folder: str) -> Iterator[str]:
-        """Yield what lies in `folder` in the order of keys, folders with a slash; no links, nothing hidden."""
+        """Yield what lies in `folder` in the order of keys, folders with a slash; no links, none hidden."""
         path = self.root / folder
         try:
             with _translated("list", path), os.scandir(path) as scan:

@@ -124,6 +124,35 @@ def test_files_hold_one_row_and_one_entry_per_record(
     assert [entry["run_id"] for entry in listed] == sorted(entry["run_id"] for entry in listed)
 
 
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
+def test_a_text_that_a_spreadsheet_would_run_gets_an_apostrophe_and_numbers_stay(
+    client: H3Client, node: "FakeNode", store: LocalStore, tmp_path: Path, start: str
+) -> None:
+    prompt = f"{start}HYPERLINK(0)"
+    handle = client.submit_named([(prompt, {"prompt": prompt, "seed": 1, "checkpoint": "h3"})])
+    node.run_all()
+    (path,) = (store.root / f"runs/{handle.runs[0].run_id}/1/attempts/1").glob("benchmark.json")
+    path.write_text(path.read_text().replace('"total":2.5', '"total":-2.5'))
+
+    collect_files(store, csv_file=tmp_path / "r.csv", json_file=tmp_path / "r.json")
+
+    assert (tmp_path / "r.csv").read_bytes().startswith(b"run_id,sweep,label,")
+    (row,) = table(tmp_path / "r.csv")
+    assert row["prompt"] == row["request.prompt"] == row["label"] == f"'{prompt}"
+    assert (row["request.seed"], row["seconds.total"]) == ("1", "-2.5")
+    (entry,) = json.loads((tmp_path / "r.json").read_text())
+    assert entry["request"]["prompt"] == prompt
+
+
+def test_one_file_cannot_be_both_table_and_list(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("r.csv")
+
+    for csv_file, json_file in (("r.csv", "r.csv"), ("r.csv", "link"), ("./r.csv", "r.csv")):
+        with pytest.raises(CollectTargetError, match="name two files"):
+            collect_files(store, csv_file=tmp_path / csv_file, json_file=tmp_path / json_file)
+    assert not (tmp_path / "r.csv").exists()
+
+
 def test_equal_stores_give_equal_bytes(
     store: LocalStore, make_job: MakeJob, end_run: EndRun, tmp_path: Path
 ) -> None:
@@ -179,6 +208,8 @@ def test_a_target_that_is_no_file_is_refused_and_stays(store: LocalStore, tmp_pa
     (tmp_path / "file").write_text("")
     with pytest.raises(CollectTargetError, match="cannot write"):
         collect_files(store, csv_file=tmp_path / "file" / "r.csv", json_file=None)
+    with pytest.raises(CollectTargetError, match="too long"):
+        collect_files(store, csv_file=tmp_path / ("x" * 300), json_file=None)
 
 
 def test_columns_are_those_of_the_schema_whatever_the_records_hold() -> None:

@@ -137,7 +137,7 @@ def test_bad_json_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SweepInputError, match=r"none\.yaml: cannot read the sweep file: No such file"):
+    with pytest.raises(SweepInputError, match=r"cannot read the sweep file .*none\.yaml: No such file"):
         read_sweep_file(tmp_path / "none.yaml", fields={})
 
 
