@@ -68,6 +68,11 @@ def forget_checkpoint(connection: redis.Redis, name: str, *, fleet: str = DEFAUL
         return bool(connection.delete(keys.checkpoint_key(fleet, name)))
 
 
+def lora_agreement(name: str) -> str:
+    """Return under which name the file of a LoRA is agreed on; no checkpoint can be called so."""
+    return f"lora:{name}"
+
+
 def agree_on_checkpoint(
     connection: redis.Redis, name: str, *, own: CheckpointAgreement, fleet: str = DEFAULT_FLEET
 ) -> CheckpointAgreement:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from queue_schemas.benchmark import Backends, CheckpointSet, Seconds, Tokens
 from queue_schemas.events import ProgressEvent
 from queue_schemas.jobs import Job
+from queue_schemas.loras import LoraCard
 
 OnProgress = Callable[[ProgressEvent], None]
 
@@ -47,6 +48,8 @@ class PipelineCard:
     device: str
     driver: str | None
     versions: dict[str, str]
+    loras: list[LoraCard] = field(default_factory=list)
+    """Those that a job may name."""
     num_threads: int | None = None
     """Threads that one operation may use on the CPU."""
 

@@ -20,6 +20,7 @@ from queue_schemas.benchmark import BenchmarkRecord, OutputFile, Seconds
 from queue_schemas.errors import ErrorCode, InvalidRequestError, explain
 from queue_schemas.events import JobError, JobStatus, ProgressEvent, Stage
 from queue_schemas.jobs import JOB_ADAPTER, Job, JobFields
+from queue_schemas.loras import applied_loras, lora_notes
 from queue_schemas.results import EngineReady, GenerateResult, Manifest
 from storage.base import ArtifactStore
 from storage.layout import attempt_prefix, manifest_key
@@ -211,6 +212,7 @@ def _measured(result: GenerateResult) -> dict[str, Any]:
         "notes": result.notes,
         "environment": result.environment,
         "checkpoint": result.checkpoint,
+        "loras": result.loras,
         "backends": result.backends,
         "cold": result.cold,
         "jobs_served": result.jobs_served,
@@ -224,12 +226,17 @@ def _measured(result: GenerateResult) -> dict[str, Any]:
 
 def _expected(attempt: Attempt) -> dict[str, Any]:
     """Return what is known about an attempt that has no result: where it ran, and on what."""
-    notes = attempt.job.notes if attempt.job is not None else []
-    ready = attempt.ready
+    job, ready = attempt.job, attempt.ready
+    loras = [] if ready is None else ready.loras
+    asked = (
+        {}
+        if job is None
+        else {"notes": [*job.notes, *lora_notes(job, loras)], "loras": applied_loras(job, loras)}
+    )
     if ready is None:
-        return {"notes": notes}
+        return asked
     return {
-        "notes": notes,
+        **asked,
         "environment": ready.environment,
         "checkpoint": ready.checkpoint,
         "backends": ready.backends,

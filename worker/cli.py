@@ -220,6 +220,7 @@ def forget(
     fleet: Fleet = None,
     store: Annotated[bool, typer.Option("--store", help="The store that the fleet writes to")] = False,
     checkpoint: Annotated[str | None, typer.Option(help="What this checkpoint's name means")] = None,
+    lora: Annotated[str | None, typer.Option(help="What this LoRA's name means")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -228,11 +229,11 @@ def forget(
     from worker.forgetting import forget_agreements  # noqa: PLC0415
 
     with reported(_with_result(as_json, quiet)) as output:
-        if not store and checkpoint is None:
-            raise SettingsError("say what to forget: --store, --checkpoint NAME, or both")
+        if not (store or checkpoint or lora):
+            raise SettingsError("say what to forget: --store, --checkpoint NAME, --lora NAME, or several")
         settings = settings_with(output, redis_url=redis, fleet=fleet)
         done = forget_agreements(
-            connect(settings.redis_url), fleet=settings.fleet, store=store, checkpoint=checkpoint
+            connect(settings.redis_url), fleet=settings.fleet, store=store, checkpoint=checkpoint, lora=lora
         )
         for sentence in done:
             output.tell(sentence)

@@ -23,6 +23,7 @@ from queue_schemas.benchmark import MediaSummary, OutputFile
 from queue_schemas.errors import NotImplementedWorkflowError
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import IMPLEMENTED_WORKFLOWS, Job
+from queue_schemas.loras import LoraCard, applied_loras, lora_notes
 from queue_schemas.requests import GenerateRequest
 from queue_schemas.reservations import Confirmation, Reservation
 from queue_schemas.results import EngineReady, GenerateResult
@@ -71,6 +72,11 @@ class Engine:
         """Name of the resident set."""
         return self._pipeline.card().checkpoint.name
 
+    @property
+    def loras(self) -> list[LoraCard]:
+        """Those that a job may name."""
+        return self._pipeline.card().loras
+
     def ready(self) -> EngineReady:
         """Describe the engine; cheap, from any thread."""
         card = self._pipeline.card()
@@ -83,6 +89,7 @@ class Engine:
             backends=card.backends,
             environment=self._environment,
             attention_backends=card.attention_backends,
+            loras=card.loras,
             jobs_served=served,
             output_root=str(self._root),
         )
@@ -101,9 +108,10 @@ class Engine:
             job_id=request.job.job_id,
             output=request.output,
             job=request.job.model_dump(mode="json"),
-            notes=request.job.notes,
+            notes=[*request.job.notes, *lora_notes(request.job, card.loras)],
             environment=self._environment,
             checkpoint=card.checkpoint,
+            loras=applied_loras(request.job, card.loras),
             backends=card.backends,
             cold=self._served == 0,
             jobs_served=self._served,
@@ -223,7 +231,7 @@ class Engine:
     def _deliver(
         self, request: GenerateRequest, made: _Made, on_event: OnEvent, *, seated: float
     ) -> GenerateResult:
-        job, generation = request.job, made.generation
+        job, generation, card = request.job, made.generation, self._pipeline.card()
         on_event(ProgressEvent(stage=Stage.MUX))
         mux_started = time.monotonic()
         target = film_path(self._root, request.output)
@@ -241,9 +249,10 @@ class Engine:
             job_id=job.job_id,
             output=request.output,
             job=job.model_dump(mode="json"),
-            notes=[*job.notes, *generation.notes],
+            notes=[*job.notes, *lora_notes(job, card.loras), *generation.notes],
             environment=self._environment,
-            checkpoint=self._pipeline.card().checkpoint,
+            checkpoint=card.checkpoint,
+            loras=applied_loras(job, card.loras),
             backends=generation.backends,
             cold=made.jobs_served == 0,
             jobs_served=made.jobs_served,

@@ -2,20 +2,22 @@
 
 import redis
 
-from broker.agreements import forget_checkpoint, forget_store
+from broker.agreements import forget_checkpoint, forget_store, lora_agreement
 from broker.nodes import live_nodes
 from worker.errors import AgreementInUseError
 
 
 def forget_agreements(
-    connection: redis.Redis, *, fleet: str, store: bool, checkpoint: str | None
+    connection: redis.Redis, *, fleet: str, store: bool, checkpoint: str | None, lora: str | None = None
 ) -> list[str]:
-    """Forget the fleet's store, a checkpoint's files, or both; return one sentence for each.
+    """Forget the fleet's store, a checkpoint's files, a LoRA's, or all; return one sentence for each.
 
     Raises AgreementInUseError, QueueUnavailableError.
     """
     users = [
-        card.node for card in live_nodes(connection, fleet=fleet) if store or card.checkpoint == checkpoint
+        card.node
+        for card in live_nodes(connection, fleet=fleet)
+        if store or card.checkpoint == checkpoint or lora in {own.name for own in card.loras}
     ]
     if users:
         raise AgreementInUseError(users)
@@ -23,8 +25,10 @@ def forget_agreements(
     if store:
         what = "forgotten" if forget_store(connection, fleet=fleet) else "not fixed; nothing to forget"
         told.append(f"fleet {fleet!r}: the store is {what}")
-    if checkpoint is not None:
-        done = forget_checkpoint(connection, checkpoint, fleet=fleet)
-        what = "forgotten" if done else "not fixed; nothing to forget"
-        told.append(f"fleet {fleet!r}: the meaning of checkpoint {checkpoint!r} is {what}")
+    named = {"checkpoint": (checkpoint, checkpoint), "lora": (lora, lora and lora_agreement(lora))}
+    for kind, (name, agreement) in named.items():
+        if agreement is not None:
+            done = forget_checkpoint(connection, agreement, fleet=fleet)
+            what = "forgotten" if done else "not fixed; nothing to forget"
+            told.append(f"fleet {fleet!r}: the meaning of {kind} {name!r} is {what}")
     return told

@@ -20,6 +20,7 @@ from broker.agreements import (
     agree_on_checkpoint,
     agree_on_store,
     fleet_store,
+    lora_agreement,
 )
 from broker.connection import hurry
 from broker.errors import BrokerError, QueueUnavailableError
@@ -90,7 +91,7 @@ class Membership:
         assert self.store_id, "check_store sets it"
         own = StoreAgreement(node=ready.environment.node, store_id=self.store_id, url=self.store.url)
         self._compare_store(agree_on_store(self.connection, own, fleet=self.fleet))
-        self._check_checkpoint(ready)
+        self._check_names(ready)
         card = self._card(ready)
         other = self._announce(card)
         if other is None:
@@ -146,20 +147,29 @@ class Membership:
             self.connection, card, ttl_seconds=CARD_TTL_SECONDS, replacing=replacing, fleet=self.fleet
         )
 
-    def _check_checkpoint(self, ready: EngineReady) -> None:
-        name = ready.checkpoint.name
-        identities = {file.role: file.identity for file in ready.checkpoint.files}
-        own = CheckpointAgreement(node=ready.environment.node, identities=identities)
+    def _check_names(self, ready: EngineReady) -> None:
+        """Compare what the checkpoint's name and those of the LoRAs mean here and in the fleet."""
+        node, checkpoint = ready.environment.node, ready.checkpoint
+        own = CheckpointAgreement(
+            node=node, identities={file.role: file.identity for file in checkpoint.files}
+        )
+        self._check_name("checkpoint", checkpoint.name, own, remedy="a resident set file")
+        for lora in ready.loras:
+            own = CheckpointAgreement(node=node, identities={"lora": lora.identity})
+            self._check_name("lora", lora.name, own, remedy="--lora NAME=FILE")
+
+    def _check_name(self, kind: str, name: str, own: CheckpointAgreement, *, remedy: str) -> None:
+        key = lora_agreement(name) if kind == "lora" else name
         try:
-            fleets = agree_on_checkpoint(self.connection, name, own=own, fleet=self.fleet)
+            fleets = agree_on_checkpoint(self.connection, key, own=own, fleet=self.fleet)
         except BrokerError as error:
             raise self._refusal(error) from None
-        if fleets.identities != identities:
+        if fleets.identities != own.identities:
             raise NodeStartError(
-                f"checkpoint {name!r} means other files in the fleet {self.fleet!r}, as node {fleets.node}"
-                f" fixed: {differences(fleets.identities, identities)}; serve these under another name"
-                " (a resident set file), or, to fix the name anew, stop its nodes and:"
-                f" h3-worker forget --checkpoint {name} --fleet {self.fleet}",
+                f"{kind} {name!r} means other files in the fleet {self.fleet!r}, as node {fleets.node}"
+                f" fixed: {differences(fleets.identities, own.identities)}; serve these under another name"
+                f" ({remedy}), or, to fix the name anew, stop its nodes and:"
+                f" h3-worker forget --{kind} {name} --fleet {self.fleet}",
                 exit_code=EXIT_REFUSED,
             )
 
@@ -192,6 +202,7 @@ class Membership:
             jobs_served=ready.jobs_served,
             pullers=self.pullers,
             files=checkpoint.files,
+            loras=ready.loras,
             version=package_versions().get("h3-blackwell-runtime", ""),
         )
 
@@ -203,10 +214,9 @@ def _check_unchanged(card: NodeCard, ready: EngineReady) -> None:
             f"the engine calls itself node {ready.environment.node!r} now, not {card.node!r};"
             " start this node anew"
         )
-    files = ready.checkpoint.files
-    if ready.checkpoint.name != card.checkpoint or [f.identity for f in files] != [
-        file.identity for file in card.files
-    ]:
+    now, then = (ready.checkpoint.files, ready.loras), (card.files, card.loras)
+    identities = [[[own.identity for own in kind] for kind in kinds] for kinds in (now, then)]
+    if ready.checkpoint.name != card.checkpoint or identities[0] != identities[1]:
         raise NodeStartError(
             f"the engine serves other files than those of {card.checkpoint!r} with which this node joined its"
             " fleet; start this node anew"

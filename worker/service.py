@@ -120,7 +120,7 @@ def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
         if slot.engine is None:
             return failure(JobError(code=ErrorCode.BUSY, message=f"still {slot.message}", retryable=True))
         try:
-            parsed = await _read_request(request, checkpoint=slot.engine.checkpoint)
+            parsed = await _read_request(request, slot.engine)
             slot.engine.check(parsed)
             if parsed.delivery.dry_run:
                 return JSONResponse(slot.engine.describe(parsed).model_dump(mode="json"))
@@ -246,9 +246,9 @@ async def _answer(call: _Call) -> Response:
     return failure(outcome.error) if isinstance(outcome, ErrorEvent) else JSONResponse(outcome.result)
 
 
-async def _read_request(request: Request, *, checkpoint: str) -> GenerateRequest:
+async def _read_request(request: Request, engine: Engine) -> GenerateRequest:
     fields = load_json_object(await _read_body(request), limit_bytes=limits.BODY_BYTES)
-    return parse_request(fields, checkpoint=checkpoint)
+    return parse_request(fields, checkpoint=engine.checkpoint, loras=engine.loras)
 
 
 async def _read_body(request: Request) -> bytes:

@@ -16,6 +16,7 @@ from queue_schemas.benchmark import Backends, CheckpointFile, CheckpointSet, Sec
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.geometry import SAMPLE_RATE_HZ, track_samples
 from queue_schemas.jobs import Job
+from queue_schemas.loras import LoraCard
 
 CHECKPOINT = "h3-fake"
 POISON = "poison"
@@ -33,6 +34,7 @@ class FakePipeline:
         self.release = threading.Event()
         self.in_step = threading.Event()
         """Set while a held step runs."""
+        self.loras: list[LoraCard] = []
         self.steps_run = 0
         self.cancelled = 0
         self._asked: Callable[[], bool] = lambda: False
@@ -50,6 +52,7 @@ class FakePipeline:
             ),
             backends=self._backends(),
             attention_backends=["sdpa"],
+            loras=self.loras,
             device="cpu",
             driver=None,
             versions={"numpy": np.__version__},
