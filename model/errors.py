@@ -8,9 +8,19 @@ from queue_schemas.errors import ErrorCode
 
 
 class ModelError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose; its message is one printable line."""
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+
+    def __init__(self, message: str) -> None:
+        # Files and tensors may be called anything.
+        super().__init__("".join(char if char.isprintable() else ascii(char)[1:-1] for char in message))
+
+
+def _path(path: Path) -> str:
+    """A path of readable length, so that the sentence around it is not cut off."""
+    shown = str(path)
+    return shown if len(shown) <= 400 else f"{shown[:200]}...{shown[-100:]}"
 
 
 class CheckpointMissingError(ModelError):
@@ -19,7 +29,7 @@ class CheckpointMissingError(ModelError):
     code = ErrorCode.CHECKPOINT_MISSING
 
     def __init__(self, role: str, *, looked_at: Sequence[Path], hint: str = "") -> None:
-        places = ", ".join(str(path) for path in looked_at)
+        places = ", ".join(map(_path, looked_at))
         super().__init__(f"no {role} file found; looked at {places}{'; ' + hint if hint else ''}")
         self.role, self.looked_at = role, list(looked_at)
 
@@ -30,7 +40,9 @@ class CheckpointAmbiguousError(ModelError):
     code = ErrorCode.CHECKPOINT_MISSING
 
     def __init__(self, role: str, *, folder: Path, names: Sequence[str], option: str) -> None:
-        super().__init__(f"several {role} files fit in {folder} ({', '.join(names)}); name one with {option}")
+        super().__init__(
+            f"several {role} files fit in {_path(folder)} ({', '.join(names)}); name one with {option}"
+        )
         self.role, self.folder, self.names = role, folder, list(names)
 
 
@@ -40,7 +52,7 @@ class ResidentSetError(ModelError):
     code = ErrorCode.CHECKPOINT_INVALID
 
     def __init__(self, source: Path, reason: str) -> None:
-        super().__init__(f"resident set {source}: {reason}")
+        super().__init__(f"resident set {_path(source)}: {reason}")
         self.source, self.reason = source, reason
 
 
@@ -53,7 +65,7 @@ class CheckpointFileError(ModelError):
     code = ErrorCode.CHECKPOINT_INVALID
 
     def __init__(self, source: Path, reason: str, *, offset: int | None = None) -> None:
-        super().__init__(f"{source}: {reason}" + ("" if offset is None else f" (at byte {offset:,})"))
+        super().__init__(f"{_path(source)}: {reason}" + ("" if offset is None else f" (at byte {offset:,})"))
         self.source, self.reason, self.offset = source, reason, offset
 
 
@@ -79,7 +91,7 @@ class CheckpointMismatchError(ModelError):
             )
             if names
         ]
-        super().__init__(f"{source}: tensors do not match the architecture: {'; '.join(parts)}")
+        super().__init__(f"{_path(source)}: tensors do not match the architecture: {'; '.join(parts)}")
         self.source = source
         self.missing, self.unexpected, self.wrong = list(missing), list(unexpected), list(wrong)
 

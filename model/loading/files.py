@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from model.checkpoints.header import Header, read_header
+from model.checkpoints.names import wrapper_prefix
 from model.errors import (
     CheckpointAmbiguousError,
     CheckpointFileError,
@@ -17,7 +18,7 @@ from model.errors import (
     ResidentSetError,
 )
 from model.loading.resident import SETS_FOLDER, find_set, set_files
-from model.loading.tensors import wrapper_prefix
+from model.places import is_file, is_folder
 from queue_schemas.resident import ResidentSet, TransformerTask
 
 FOLDERS: Final[Mapping[str, str]] = {
@@ -77,7 +78,7 @@ def find_files(
     also name a resident set, which then names the files. Raises CheckpointMissingError (which places were
     looked at), CheckpointAmbiguousError, CheckpointFileError, ResidentSetError.
     """
-    if models_dir is not None and not models_dir.is_dir():
+    if models_dir is not None and not is_folder(models_dir):
         raise CheckpointMissingError(
             "transformer", looked_at=[models_dir], hint="this models folder (--models-dir) does not exist"
         )
@@ -151,7 +152,7 @@ def _files_of_set(
 def _tokenizer_of_set(path: Path, name: str, models_dir: Path | None) -> Path:
     places = [path.parent / name, *([models_dir / name] if models_dir else [])]
     for place in places:
-        if (place / "tokenizer.json").is_file():
+        if is_file(place / "tokenizer.json"):
             return place
     raise ResidentSetError(path, f"no tokenizer.json in {' or '.join(str(place) for place in places)}")
 
@@ -159,7 +160,7 @@ def _tokenizer_of_set(path: Path, name: str, models_dir: Path | None) -> Path:
 def _own_tokenizer(models_dir: Path | None) -> Path | None:
     """Return the models folder's own tokenizer, where it has one."""
     folder = models_dir / "tokenizer" if models_dir else None
-    return folder if folder is not None and (folder / "tokenizer.json").is_file() else None
+    return folder if folder is not None and is_file(folder / "tokenizer.json") else None
 
 
 def _find(role: str, models_dir: Path | None, name: str | None, *, beside: Path | None = None) -> Header:
@@ -169,7 +170,7 @@ def _find(role: str, models_dir: Path | None, name: str | None, *, beside: Path 
         places = [Path(name) if beside is None else beside / name]
         if folder is not None:
             places += [folder / name, folder / f"{name}.safetensors"]
-        chosen = next((place for place in places if place.is_file()), None)
+        chosen = next((place for place in places if is_file(place)), None)
         if chosen is None:
             raise CheckpointMissingError(role, looked_at=places, hint=_present(role, models_dir))
         header = read_header(chosen)
@@ -178,7 +179,7 @@ def _find(role: str, models_dir: Path | None, name: str | None, *, beside: Path 
                 chosen, f"holds no H3 {role} (tensors {', '.join(MARKS[role])} are not there)"
             )
         return _told(header)
-    if folder is None or not folder.is_dir():
+    if folder is None or not is_folder(folder):
         absent = f"there is no such folder in {models_dir}; " if models_dir is not None else ""
         raise CheckpointMissingError(
             role,

@@ -9,6 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from model.errors import ResidentSetError
+from model.places import is_file
 from queue_schemas import limits
 from queue_schemas.errors import InvalidRequestError, explain
 from queue_schemas.requests import load_json_object
@@ -29,7 +30,7 @@ def find_set(models_dir: Path | None, checkpoint: str | None) -> tuple[Path, Res
     path = Path(checkpoint) if checkpoint.endswith(".json") else known.get(checkpoint)
     if path is None:
         return None
-    if not path.is_file():
+    if not is_file(path):
         there = f"; sets in {SETS_FOLDER}: {', '.join(known)}" if known else ""
         raise ResidentSetError(path, f"is no file{there}")
     found = read_set(path)

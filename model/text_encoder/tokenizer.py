@@ -16,8 +16,11 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from model.errors import TokenizerError, TokenizerMismatchError
+from model.places import is_file
 from model.text_encoder.special_tokens import END, H3_SPECIAL, PAD, QWEN_PLAIN, QWEN_SPECIAL, REQUIRED
-from model.text_encoder.vocabulary import bpe_tables, read_ranks, vocabulary_file
+from model.text_encoder.vocabulary import bpe_tables, byte_characters, read_ranks, vocabulary_file
+from queue_schemas.errors import InvalidRequestError
+from queue_schemas.requests import load_json_object
 
 WORD_PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -26,6 +29,9 @@ WORD_PATTERN: Final = (
 """Where a text may be cut before BPE; digits stand alone."""
 TOKENIZER_FILE: Final = "tokenizer.json"
 CONFIG_FILE: Final = "tokenizer_config.json"
+TOKENIZER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Qwen's has 11 MB."""
+CONFIG_BYTES_MAX: Final = 4 * 1024 * 1024
 EXTRA_KEYS: Final = ("additional_special_tokens", "extra_special_tokens")
 """Both spellings of the list that holds H3's tokens: transformers 4, transformers 5."""
 
@@ -61,14 +67,11 @@ class Tokenizer:
         Raises TokenizerError.
         """
         path = folder / TOKENIZER_FILE
-        if not path.is_file():
+        if not is_file(path):
             raise TokenizerError(f"no {TOKENIZER_FILE} in {folder}; a tokenizer folder holds one")
-        try:
-            backend = Backend.from_file(str(path))
-        except Exception as error:  # the library raises nothing narrower for a malformed file
-            raise TokenizerError(f"{path} is no readable tokenizer: {error}") from None
-        backend.add_special_tokens(_added(_extra_tokens(folder / CONFIG_FILE), special=True))
-        return cls(backend)
+        fields = _read_object(path, limit_bytes=TOKENIZER_BYTES_MAX)
+        _refuse_other_kinds(fields, path=path)
+        return cls(parse_backend(fields, _extra_tokens(folder / CONFIG_FILE), path=path))
 
     @classmethod
     def tiny(cls) -> Self:
@@ -128,6 +131,18 @@ class Tokenizer:
         (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 
+def parse_backend(fields: Mapping[str, Any], extra: Iterable[str], *, path: Path) -> Backend:
+    """Return the library's tokenizer of a `tokenizer.json`, with further tokens. Raises TokenizerError."""
+    try:
+        backend = Backend.from_str(json.dumps(fields))
+        backend.add_special_tokens(_added(extra, special=True))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # nothing narrower: some files make the Rust code panic
+        raise TokenizerError(f"{path} is no readable tokenizer: {error}") from None
+    return backend
+
+
 def load_tokenizer(folder: Path | None) -> Tokenizer:
     """Return the tokenizer of `folder`, or the built-in one where none is named. Raises TokenizerError."""
     return Tokenizer.built_in() if folder is None else Tokenizer.from_folder(folder)
@@ -155,17 +170,55 @@ def _added(tokens: Iterable[str], *, special: bool) -> list[AddedToken]:
     return [AddedToken(token, special=special, normalized=False) for token in tokens]
 
 
+def _refuse_other_kinds(fields: Mapping[str, Any], *, path: Path) -> None:
+    """Refuse all but what Qwen's tokenizer is, since anything else gives ids that mean other words.
+
+    Only the vocabulary, the merges and the added tokens are a file's own. Raises TokenizerError.
+    """
+    own = json.loads(_byte_level_bpe({}, []).to_str())
+    model = fields.get("model")
+    if not isinstance(model, dict) or model.get("type") != "BPE":
+        raise TokenizerError(f"{path} is no byte-level BPE tokenizer, which Qwen's is")
+    for part in ("normalizer", "pre_tokenizer"):
+        if _without_offsets(fields.get(part)) != _without_offsets(own[part]):
+            raise TokenizerError(f"{path}: its {part} is not Qwen's, so texts would be cut into other tokens")
+    options = sorted(key for key, value in model.items() if key not in ("type", "vocab", "merges") and value)
+    if options:
+        raise TokenizerError(f"{path}: its model sets {', '.join(options)}, which Qwen's does not")
+    vocabulary = model.get("vocab")
+    missing = [
+        char for char in byte_characters() if not isinstance(vocabulary, dict) or char not in vocabulary
+    ]
+    if missing:
+        raise TokenizerError(f"{path}: its vocabulary lacks {len(missing)} of the 256 bytes")
+
+
+def _without_offsets(part: Any) -> Any:
+    """Drop what moves offsets only, which nobody reads."""
+    if isinstance(part, dict):
+        return {key: _without_offsets(value) for key, value in part.items() if key != "trim_offsets"}
+    return [_without_offsets(item) for item in part] if isinstance(part, list) else part
+
+
+def _read_object(path: Path, *, limit_bytes: int) -> dict[str, Any]:
+    """Return a file's JSON object. Raises TokenizerError."""
+    try:
+        with path.open("rb") as file:
+            return load_json_object(file.read(limit_bytes + 1), limit_bytes=limit_bytes)
+    except OSError as error:
+        raise TokenizerError(f"{path} cannot be read: {error.strerror}") from None
+    except InvalidRequestError as error:
+        raise TokenizerError(f"{path} cannot be read: {error}") from None
+
+
 def _extra_tokens(path: Path) -> list[str]:
     """Return the further special tokens that a `tokenizer_config.json` lists, in order."""
-    if not path.is_file():
+    if not is_file(path):
         return []
-    try:
-        config: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TokenizerError(f"{path} cannot be read: {error}") from None
-    listed = [config.get(key) or [] for key in EXTRA_KEYS] if isinstance(config, dict) else [None]
+    config = _read_object(path, limit_bytes=CONFIG_BYTES_MAX)
     entries: list[Any] = []
-    for tokens in listed:
+    for key in EXTRA_KEYS:
+        tokens = config.get(key) or []
         if not isinstance(tokens, list):
             raise TokenizerError(f"{path}: {' and '.join(EXTRA_KEYS)} must be lists of tokens")
         entries += [token.get("content") if isinstance(token, dict) else token for token in tokens]

@@ -4,6 +4,7 @@ import json
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -13,7 +14,7 @@ from model.conventions import COMFYUI, DIFFUSERS, Conventions
 from model.errors import TokenizerError, TokenizerMismatchError
 from model.text_encoder.presentation import present_t2va
 from model.text_encoder.special_tokens import H3_SPECIAL
-from model.text_encoder.tokenizer import Tokenizer, load_tokenizer, write_tiny_tokenizer
+from model.text_encoder.tokenizer import Tokenizer, load_tokenizer, parse_backend, write_tiny_tokenizer
 from model.text_encoder.vocabulary import read_ranks, vocabulary_file
 
 ODD_TEXTS = (
@@ -171,26 +172,88 @@ def test_a_stock_folder_is_refused_until_the_h3_tokens_stand_in_its_config(tmp_p
     ("config", "reason"),
     [
         ("{", "cannot be read"),
-        ("[]", "must be lists"),
+        ("[]", "expected a JSON object"),
+        ("[" * 100_000, "not valid JSON: "),
+        ('{"a":' * 100 + "1" + "}" * 100, "deeper than 16 levels"),
+        ('{"a": 1, "a": 1}', "same key twice"),
+        ('{"a": "' + "x" * 5_000_000 + '"}', "at most 4,194,304"),
         ('{"extra_special_tokens": {"a": "b"}}', "must be lists"),
         ('{"extra_special_tokens": [7]}', "neither a text"),
+        ('{"extra_special_tokens": [""]}', "neither a text"),
+        ('{"extra_special_tokens": ["\\ud800"]}', "no readable tokenizer: .*surrogates"),
     ],
+    ids=range(10),
 )
 def test_a_malformed_tokenizer_config_is_refused(tmp_path: Path, config: str, reason: str) -> None:
     write_tiny_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(config, encoding="utf-8")
 
+    with pytest.raises(TokenizerError, match=reason) as caught:
+        load_tokenizer(tmp_path)
+
+    assert len(str(caught.value)) < 500
+
+
+PRECOMPILED = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+"""Makes the library panic, with an exception that is no Exception."""
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"normalizer": PRECOMPILED}, "its normalizer is not Qwen's"),
+        ({"normalizer": {"type": "Lowercase"}}, "its normalizer is not Qwen's"),
+        ({"normalizer": None}, "its normalizer is not Qwen's"),
+        ({"pre_tokenizer": None}, "its pre_tokenizer is not Qwen's"),
+        ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}}}, "its pre_tokenizer is not"),
+        ({"model": None}, "no byte-level BPE"),
+        ({"model": {"type": "WordPiece", "vocab": {}}}, "no byte-level BPE"),
+        ({"model": {"type": "BPE"}}, "lacks 256 of the 256 bytes"),
+        ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "lacks 256 of the 256 bytes"),
+        ({"model": {"type": "BPE", "vocab": ["a"], "merges": []}}, "lacks 256 of the 256 bytes"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}, "lacks 255 of the 256 bytes"),
+        ({"model": {"type": "BPE", "dropout": 0.5, "unk_token": "a"}}, "its model sets dropout, unk_token"),
+        ({"version": "9.0"}, "no readable tokenizer: Unknown tokenizer version"),
+        ({"added_tokens": 3}, "no readable tokenizer"),
+    ],
+    ids=range(14),
+)
+def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    write_tiny_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | change), encoding="utf-8")
+
     with pytest.raises(TokenizerError, match=reason):
         load_tokenizer(tmp_path)
+
+
+def test_a_panic_inside_the_library_is_an_error_like_any_other(tmp_path: Path) -> None:
+    write_tiny_tokenizer(tmp_path)
+    fields = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+
+    with pytest.raises(TokenizerError, match=r"x\.json is no readable tokenizer: Precompiled"):
+        parse_backend(fields | {"normalizer": PRECOMPILED}, [], path=Path("x.json"))
+
+
+def test_a_vocabulary_may_move_offsets_and_name_more_tokens_than_qwens(tmp_path: Path) -> None:
+    write_tiny_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    fields["pre_tokenizer"]["pretokenizers"][1]["trim_offsets"] = False
+    fields["model"] |= {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
+    file.write_text(json.dumps(fields), encoding="utf-8")
+
+    assert load_tokenizer(tmp_path).encode("a fox") == Tokenizer.tiny().encode("a fox")
 
 
 def test_a_folder_without_a_readable_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"no tokenizer\.json in"):
         load_tokenizer(tmp_path)
 
-    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(TokenizerError, match="no readable tokenizer"):
-        load_tokenizer(tmp_path)
+    for text in ("", "{", "[" * 100_000, "\x00"):
+        (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
+        with pytest.raises(TokenizerError, match=r"tokenizer\.json cannot be read"):
+            load_tokenizer(tmp_path)
 
 
 def test_an_altered_or_absent_vocabulary_is_refused_with_a_remedy(tmp_path: Path) -> None:
