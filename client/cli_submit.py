@@ -17,6 +17,7 @@ from client.session import Session, command
 from client.sweep_files import SweepPlan, read_sweep_file
 from client.sweeps import expand, frames_of_seconds, parse_seeds, read_prompts
 from queue_schemas.errors import EXIT_OK, EXIT_RUNTIME
+from queue_schemas.loras import parse_lora
 from queue_schemas.runs import Priority
 
 if TYPE_CHECKING:  # the help of a command needs no queue
@@ -45,7 +46,7 @@ def submit(
     follow: Follow = True,
 ) -> int:
     """Queue one generation and, unless told otherwise, follow it to its files."""
-    handle = session.client.submit({**_with_frames(fields), "prompt": prompt}, **_how(how))
+    handle = session.client.submit({**_with_frames(_with_loras(fields)), "prompt": prompt}, **_how(how))
     return _after_submit(session, handle, follow=follow)
 
 
@@ -105,7 +106,7 @@ def sweep(  # noqa: PLR0917 - typer calls it by name
         if file is not None:
             if seeds is not None:
                 raise SweepInputError("--seeds goes with --prompts; a sweep file has its own seeds")
-            plan = read_sweep_file(file, fields=fields)
+            plan = read_sweep_file(file, fields=_with_loras(fields))
         else:
             assert prompts is not None
             plan = _plan_of_prompts(prompts, "1" if seeds is None else seeds, fields=fields)
@@ -116,7 +117,7 @@ def sweep(  # noqa: PLR0917 - typer calls it by name
 
 
 def _plan_of_prompts(file: Path, seeds: str, *, fields: Mapping[str, Any]) -> SweepPlan:
-    base = _with_frames(fields)
+    base = _with_frames(_with_loras(fields))
     chosen = parse_seeds(seeds, base_seed=base.pop("seed", None))
     prompts = read_prompts(file)
     runs = expand(prompts, seeds=chosen, fields=base)
@@ -153,6 +154,13 @@ def _labels(given: list[str] | None) -> dict[str, str]:
             raise SweepInputError(f"--label {text!r}: write NAME=TEXT")
         labels[name] = value
     return labels
+
+
+def _with_loras(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields with each `--lora NAME[:STRENGTH]` as the object that a job holds."""
+    return (
+        {**fields, "loras": [parse_lora(text) for text in fields["loras"]]} if "loras" in fields else fields
+    )
 
 
 def _with_frames(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from client.fleet import (
 from client.handle import AnyJob, Outcome, RunHandle, RunResult, RunStatus, SweepHandle, Upload
 from client.jobs import JobsOverview, read_jobs
 from client.lookup import complete_id, newest_handles
+from client.loras import known_loras, settle_loras
 from client.outcomes import latest_manifests, read_manifest, read_result, read_sweep
 from client.resuming import known_job, reopened
 from client.settings import ClientSettings
@@ -56,6 +57,7 @@ from client.submission import (
 from client.sweeps import describe_sweep, expand, sweep_bytes
 from client.uploads import upload_file
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
+from queue_schemas.loras import lora_notes
 from queue_schemas.nodes import NodeCard
 from queue_schemas.runs import needs_of
 from queue_schemas.sweeps import Sweep, SweepRun
@@ -142,6 +144,7 @@ class H3Client:
         ]
         nodes = live_nodes(self._connection, fleet=self.fleet)
         jobs = settle_checkpoint(jobs, lambda: only_checkpoint(nodes, start=self._start_hint))
+        jobs = settle_loras(jobs, [job for _, job in asked], known_loras(jobs, nodes))
         runs = [
             AskedRun(label=label_of(label, job), job=job, key=key)
             for (label, _), job in zip(asked, jobs, strict=True)
@@ -340,7 +343,8 @@ class H3Client:
             logger.warning("the sweep is in storage; queue what of it is missing with: %s", again)
             raise
         outcomes = {s.run_id: Outcome.JOINED if s.joined else Outcome.QUEUED for s in submitted}
-        notes = dict.fromkeys(note for job in jobs.values() for note in job.notes)
+        loras = known_loras(jobs.values(), nodes)
+        notes = dict.fromkeys(note for job in jobs.values() for note in (*job.notes, *lora_notes(job, loras)))
         notes |= dict.fromkeys([*waiting, *random_weight_notes(needs.values(), nodes=nodes)])
         elsewhere = other_store(self._store_view(), nodes) if queued else None
         if elsewhere is not None:

@@ -97,7 +97,8 @@ def other_store(store: StoreView, nodes: Iterable[NodeCard]) -> str | None:
 
 def _waiting_note(needs: list[str], *, nodes: Sequence[NodeCard], start: str) -> str:
     wanted = " with ".join(f"{kind} {name!r}" for kind, name in sorted(map(_split, needs), key=_kind_order))
-    start += "".join(f" --checkpoint {name}" for kind, name in map(_split, needs) if kind == "checkpoint")
+    served_by = ("checkpoint", "lora")
+    start += "".join(f" --{kind} {name}" for kind, name in map(_split, needs) if kind in served_by)
     if not nodes:
         return f"no live node serves {wanted}; the job waits until one does. Start a node: {start}"
     served = sorted({_summary(node) for node in nodes})
@@ -107,7 +108,7 @@ def _waiting_note(needs: list[str], *, nodes: Sequence[NodeCard], start: str) ->
     )
 
 
-_KINDS = ("checkpoint", "attention", "node")
+_KINDS = ("checkpoint", "attention", "lora", "node")
 
 
 def _kind_order(need: tuple[str, str]) -> int:
@@ -120,4 +121,5 @@ def _split(need: str) -> tuple[str, str]:
 
 
 def _summary(node: NodeCard) -> str:
-    return f"{node.checkpoint} (attention {', '.join(node.attention_backends) or 'auto only'})"
+    loras = f"; loras {', '.join(lora.name for lora in node.loras)}" if node.loras else ""
+    return f"{node.checkpoint} (attention {', '.join(node.attention_backends) or 'auto only'}{loras})"

@@ -48,6 +48,15 @@ Checkpoint = Annotated[
     str | None, typer.Option("--checkpoint", help="Resident set; default the only one that is served.")
 ]
 
+Loras = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lora",
+        metavar="NAME[:STRENGTH]",
+        help="A LoRA that the node has (h3 nodes), at strength 1 or another; may be repeated, in order.",
+    ),
+]
+
 PriorityOption = Annotated[
     Priority | None, typer.Option("--priority", help="Which runs a node takes first [normal].")
 ]
@@ -93,4 +102,5 @@ JOB_OPTIONS = {
     "vae_dtype": (VaeDtypeOption, None),
     "vae_tile_size": (VaeTileSize, None),
     "checkpoint": (Checkpoint, None),
+    "loras": (Loras, None),
 }

@@ -19,13 +19,14 @@ def print_nodes(console: Console, cards: Sequence[NodeCard]) -> None:
     """Print one row per node, and below where each writes."""
     if not cards:
         return
-    names = ("node", "engine", "checkpoint", "weights", "device", "attention", "films")
+    names = ("node", "engine", "checkpoint", "weights", "device", "attention", "loras", "films")
     table = Table(*names, box=None, header_style="bold", pad_edge=False)
     for card in cards:
         engine = "busy" if card.busy and card.engine is EngineState.READY else str(card.engine)
         task = f" ({card.transformer_task})" if card.transformer_task else ""
         cells = (card.node, engine, card.checkpoint + task, card.weights, card.device)
-        table.add_row(*map(Text, (*cells, " ".join(card.attention_backends), str(card.jobs_served))))
+        has = (" ".join(card.attention_backends), " ".join(lora.name for lora in card.loras))
+        table.add_row(*map(Text, (*cells, *has, str(card.jobs_served))))
     console.print(table)
     for card in cards:
         if card.storage_url:
