@@ -5,7 +5,6 @@ Architectures come from the files' shapes, so a full, pruned, tiny or depth-cut 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,16 +12,22 @@ from torch import Tensor
 from model import audio_vae, video_vae
 from model.audio_vae import AudioDecoder
 from model.checkpoints.header import Header
+from model.checkpoints.names import Layout
 from model.dit import H3Transformer
+from model.dit.dtypes import round_islands
+from model.dit.row_order import row_order
+from model.loading.assign import RowOrder, assign
 from model.loading.files import ResidentFiles
 from model.loading.plans import (
+    M,
+    Plan,
     check_files,
     plan_audio_decoder,
     plan_text_encoder,
     plan_transformer,
     plan_video_decoder,
 )
-from model.loading.tensors import assign_strict, check_constants, read_tensors
+from model.loading.tensors import check_constants, open_unchanged, read_tensor
 from model.rotary import inverse_frequencies
 from model.shapes import check_rules
 from model.text_encoder.encoder import TextEncoder
@@ -30,7 +35,6 @@ from model.text_encoder.tokenizer import Tokenizer, load_tokenizer
 from model.video_vae import VideoDecoder
 
 OnLoad = Callable[[str], None]
-D = TypeVar("D", AudioDecoder, VideoDecoder)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,55 +83,94 @@ def load_models(
     )
 
 
-def load_transformer(header: Header, *, device: torch.device, compute_dtype: torch.dtype) -> H3Transformer:
-    module = plan_transformer(header, compute_dtype=compute_dtype)
-    dtypes = {name: tensor.dtype for name, tensor in module.state_dict().items()}
-    tensors = read_tensors(header, dtype_of=dtypes.get, device=device)
-    frequencies = inverse_frequencies(module.config.rope_freq_dim, module.config.rope_theta)
-    check_constants(tensors, {"rope.inv_freq": frequencies}, source=header.path)
-    tensors["rope.inv_freq"] = frequencies.to(device)  # a file in bf16 or fp16 holds them rounded
-    assign_strict(module, tensors, source=header.path)
+def load_transformer(
+    header: Header,
+    *,
+    device: torch.device,
+    compute_dtype: torch.dtype,
+    layout: Layout | None = None,
+    islands_as_comfyui: bool = False,
+) -> H3Transformer:
+    """Load either layout, quantised or not.
+
+    `layout` must be given for MiniMax' own shards, which no tensor tells from ComfyUI's files.
+    `islands_as_comfyui` rounds the float32 linears of a quantised file to bfloat16, as ComfyUI does; kept in
+    float32 they are more exact.
+    """
+    plan = plan_transformer(header, compute_dtype=compute_dtype, layout=layout)
+    module, config = plan.module, plan.module.config
+    frequencies = inverse_frequencies(config.rope_freq_dim, config.rope_theta)
+    _fill(
+        plan,
+        header,
+        device=device,
+        dtypes={name: tensor.dtype for name, tensor in module.state_dict().items()},
+        row_order=lambda name: row_order(name, config, layout=plan.layout),
+        defaults={"rope.inv_freq": frequencies},
+    )
+    check_constants(module.state_dict(), {"rope.inv_freq": frequencies}, source=header.path)
+    module.rope.inv_freq = frequencies.to(device)  # a file in bf16 or fp16 holds them rounded
+    if islands_as_comfyui and any(piece.marker for piece in plan.pieces):
+        round_islands(module)
     return module
 
 
 def load_text_encoder(header: Header, *, device: torch.device, dtype: torch.dtype) -> TextEncoder:
-    config = plan_text_encoder(header)
-    tensors = read_tensors(header, dtype_of=lambda name: dtype, device=device)
-    return TextEncoder.from_tensors(config, tensors, source=header.path, dtype=dtype)
+    config, plan = plan_text_encoder(header)
+    _fill(plan, header, device=device, dtypes=dict.fromkeys(plan.module.state_dict(), dtype))
+    return TextEncoder(config, plan.module, dtype=dtype)
 
 
 def load_video_decoder(header: Header, *, device: torch.device, dtype: torch.dtype) -> VideoDecoder:
     """Load the decoder alone; the encoder's tensors in the same file are passed over by prefix."""
-    module = plan_video_decoder(header)
-    dtypes = video_vae.parameter_dtypes(module.config, dtype)
-    tensors = read_tensors(
-        header, dtype_of=dtypes.get, device=device, ignored_prefixes=video_vae.ENCODER_PREFIXES
+    plan = plan_video_decoder(header)
+    module, config = plan.module, plan.module.config
+    _fill(
+        plan,
+        header,
+        device=device,
+        dtypes=video_vae.parameter_dtypes(config, dtype),
+        row_order=lambda name: video_vae.row_order(name, config, layout=plan.layout),
+        defaults=video_vae.default_tensors(config),
     )
-    defaults = video_vae.default_tensors(module.config)
-    return _filled(module, tensors, defaults={n: t.to(dtypes[n]) for n, t in defaults.items()}, header=header)
+    _check_spread(module, header)
+    return module
 
 
 def load_audio_decoder(header: Header, *, device: torch.device) -> AudioDecoder:
     """Load the decoder alone, in float32: any other dtype is audibly wrong."""
-    module = plan_audio_decoder(header)
-    tensors = read_tensors(
-        header,
-        dtype_of=lambda name: torch.float32,
-        device=device,
-        ignored_prefixes=audio_vae.ENCODER_PREFIXES,
-    )
-    defaults = audio_vae.default_tensors(module.config)
+    plan = plan_audio_decoder(header)
+    defaults = audio_vae.default_tensors(plan.module.config)
+    dtypes = dict.fromkeys(plan.module.state_dict(), torch.float32)
+    _fill(plan, header, device=device, dtypes=dtypes, defaults=defaults)
     filters = {name: taps for name, taps in defaults.items() if name.endswith(".filter")}
-    check_constants(tensors, filters, source=header.path)
-    return _filled(module, tensors, defaults=defaults, header=header)
+    check_constants(plan.module.state_dict(), filters, source=header.path)
+    _check_spread(plan.module, header)
+    return plan.module
 
 
-def _filled(module: D, tensors: Mapping[str, Tensor], *, defaults: Mapping[str, Tensor], header: Header) -> D:
-    """Give a VAE decoder its tensors, and defaults where the file has none."""
-    device = next(iter(tensors.values())).device
-    whole = {**{name: tensor.to(device) for name, tensor in defaults.items()}, **tensors}
-    check_rules(
-        header.path, {"latents_std: a spread that is not above 0": bool((whole["latents_std"] > 0).all())}
-    )
-    assign_strict(module, whole, source=header.path)
-    return module
+def _fill(
+    plan: Plan[M],
+    header: Header,
+    *,
+    device: torch.device,
+    dtypes: Mapping[str, torch.dtype],
+    row_order: RowOrder = lambda name: None,
+    defaults: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Read what a plan found, one tensor at a time, and give the module defaults where the file has none."""
+    with open_unchanged(header) as file:
+        assign(
+            plan.module,
+            plan.pieces,
+            lambda name: read_tensor(file, name).to(device),
+            source=header.path,
+            dtypes=dtypes,
+            row_order=row_order,
+            defaults={name: value.to(device, dtypes[name]) for name, value in (defaults or {}).items()},
+        )
+
+
+def _check_spread(module: AudioDecoder | VideoDecoder, header: Header) -> None:
+    rule = "latents_std: a spread that is not above 0"
+    check_rules(header.path, {rule: bool((module.latents_std > 0).all())})

@@ -1,11 +1,12 @@
-"""What the files' headers promise: each model's architecture, held against all names and shapes of its file.
+"""What the files' headers promise: each model's architecture, held against all names and forms of its file.
 
-Nothing of a payload is read and nothing of its size allocated, so a wrong file is refused in milliseconds.
+Of a payload only markers are read and nothing of its size is allocated, so a wrong file is refused at once.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -13,29 +14,44 @@ from torch import nn
 from model import audio_vae, video_vae
 from model.audio_vae import AudioDecoder
 from model.checkpoints.header import Header
+from model.checkpoints.names import RENAMINGS, Architecture, Layout, comfy_name, wrapper_prefix
 from model.config import H3Config, TextEncoderConfig
 from model.dit import H3Transformer
 from model.dit.checkpoint import transformer_config_from_shapes
 from model.loading.files import ResidentFiles
-from model.loading.tensors import refuse_quantised, shapes_of, wrapper_prefix
-from model.shapes import check_rules, check_shapes
-from model.text_encoder.encoder import check_exact, config_from_shapes, expected_shapes
+from model.loading.matching import Piece, match
+from model.loading.stored import OwnName, own_shapes, read_stored
+from model.shapes import check_rules
+from model.text_encoder.encoder import build_on_meta
+from model.text_encoder.layout import comfyui_name, config_from_shapes, module_name
 from model.video_vae import VideoDecoder
 from queue_schemas import geometry
 
 M = TypeVar("M", bound=nn.Module)
+DIFFUSERS_MARKS: Final = {"transformer": "audio_proj_in.weight", "video_vae": "decoder.proj_in.weight"}
+"""A tensor that only diffusers' layout of a model has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Generic[M]):
+    """A model without values, its tensors on the meta device, and what its file has for each module."""
+
+    module: M
+    pieces: Sequence[Piece]
+    layout: Layout
 
 
 def check_files(files: ResidentFiles) -> H3Config:
     """Return the four architectures, once each file holds its own exactly and all of them make one film.
 
-    Reads no payload. Raises CheckpointFileError and CheckpointMismatchError.
+    Raises CheckpointFileError and CheckpointMismatchError.
     """
+    text_config, _ = plan_text_encoder(files.text_encoder)
     config = H3Config(
-        transformer=plan_transformer(files.transformer, compute_dtype=torch.bfloat16).config,
-        text_encoder=plan_text_encoder(files.text_encoder),
-        video_vae=plan_video_decoder(files.video_vae).config,
-        audio_vae=plan_audio_decoder(files.audio_vae).config,
+        transformer=plan_transformer(files.transformer, compute_dtype=torch.bfloat16).module.config,
+        text_encoder=text_config,
+        video_vae=plan_video_decoder(files.video_vae).module.config,
+        audio_vae=plan_audio_decoder(files.audio_vae).module.config,
     )
     check_fit(config, files)
     return config
@@ -75,46 +91,64 @@ def check_fit(config: H3Config, files: ResidentFiles) -> None:
     )
 
 
-def plan_transformer(header: Header, *, compute_dtype: torch.dtype) -> H3Transformer:
-    """Return the file's transformer without values: every tensor lies on the meta device."""
-    refuse_quantised(header)
-    prefix = wrapper_prefix(header.tensors)
-    shapes = {name.removeprefix(prefix): shape for name, shape in header.shapes.items()}
-    config = transformer_config_from_shapes(shapes, source=header.path)
+def plan_transformer(
+    header: Header, *, compute_dtype: torch.dtype, layout: Layout | None = None
+) -> Plan[H3Transformer]:
+    """Match a transformer; `layout` must be said for MiniMax' own shards, which look like ComfyUI's files."""
+    layout = layout or layout_of("transformer", header)
+    own_name = _own_name("transformer", layout)
+    config = transformer_config_from_shapes(own_shapes(header, own_name=own_name), source=header.path)
     module = _on_meta(lambda: H3Transformer(config, compute_dtype=compute_dtype))
-    check_shapes(shapes_of(module.state_dict()), shapes, source=header.path)
-    return module
+    computed = () if layout == "comfyui" else ("rope.inv_freq",)  # which only ComfyUI's files store
+    pieces = match(module, read_stored(header, own_name=own_name), source=header.path, optional=computed)
+    return Plan(module=module, pieces=pieces, layout=layout)
 
 
-def plan_text_encoder(header: Header) -> TextEncoderConfig:
-    refuse_quantised(header)
+def plan_text_encoder(header: Header) -> tuple[TextEncoderConfig, Plan[nn.Module]]:
     config = config_from_shapes(header.shapes, source=header.path)
-    check_exact(expected_shapes(config), header.shapes, source=header.path)
-    return config
+    module = build_on_meta(config)
+    stored = read_stored(header, own_name=module_name)
+    pieces = match(module, stored, source=header.path, shown=comfyui_name)
+    return config, Plan(module=module, pieces=pieces, layout="comfyui")
 
 
-def plan_video_decoder(header: Header) -> VideoDecoder:
-    refuse_quantised(header)
-    config = video_vae.video_config_from_shapes(header.shapes, source=header.path)
+def plan_video_decoder(header: Header) -> Plan[VideoDecoder]:
+    layout = layout_of("video_vae", header)
+    own_name = _own_name("video_vae", layout)
+    config = video_vae.video_config_from_shapes(own_shapes(header, own_name=own_name), source=header.path)
     module = _on_meta(lambda: VideoDecoder(config))
-    _check_decoder(module, header, video_vae.ENCODER_PREFIXES, optional=video_vae.default_tensors(config))
-    return module
+    pieces = match(
+        module,
+        read_stored(header, own_name=own_name),
+        source=header.path,
+        ignored=video_vae.ENCODER_PREFIXES,
+        optional=video_vae.default_tensors(config),
+    )
+    return Plan(module=module, pieces=pieces, layout=layout)
 
 
-def plan_audio_decoder(header: Header) -> AudioDecoder:
-    refuse_quantised(header)
+def plan_audio_decoder(header: Header) -> Plan[AudioDecoder]:
     config = audio_vae.audio_config_from_shapes(header.shapes, source=header.path)
     module = _on_meta(lambda: AudioDecoder(config))
-    _check_decoder(module, header, audio_vae.ENCODER_PREFIXES, optional=audio_vae.default_tensors(config))
-    return module
+    pieces = match(
+        module,
+        read_stored(header, own_name=str),
+        source=header.path,
+        ignored=audio_vae.ENCODER_PREFIXES,
+        optional=audio_vae.default_tensors(config),
+    )
+    return Plan(module=module, pieces=pieces, layout="comfyui")
 
 
-def _check_decoder(
-    module: nn.Module, header: Header, ignored: tuple[str, ...], *, optional: Iterable[str]
-) -> None:
-    """Check all of a VAE file's names and shapes but those of its encoder."""
-    own = {name: shape for name, shape in header.shapes.items() if not name.startswith(ignored)}
-    check_shapes(shapes_of(module.state_dict()), own, source=header.path, optional=set(optional))
+def _own_name(architecture: Architecture, layout: Layout) -> OwnName:
+    renaming = RENAMINGS.get((architecture, layout), ())
+    return lambda name: comfy_name(name, renaming)
+
+
+def layout_of(family: str, header: Header) -> Layout:
+    """Tell diffusers' names from ComfyUI's."""
+    mark = wrapper_prefix(header.tensors) + DIFFUSERS_MARKS[family]
+    return "diffusers" if mark in header.tensors else "comfyui"
 
 
 def _on_meta(build: Callable[[], M]) -> M:

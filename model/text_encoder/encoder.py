@@ -8,63 +8,36 @@ neither files nor the transformer that reads the features.
 Shapes: L tokens, C = hidden_size.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from model.config import TextEncoderConfig
-from model.errors import CheckpointMismatchError, EmptyPromptError, TokenizerMismatchError
+from model.errors import EmptyPromptError, TokenizerMismatchError
 from model.rotary import inverse_frequencies
 from model.shapes import Shape
-from model.text_encoder.layout import comfyui_name, config_from_shapes, module_name
+from model.text_encoder.layout import comfyui_name, config_from_shapes
 from model.text_encoder.presentation import Presentation
 
 __all__ = ["TextEncoder", "build_on_meta", "config_from_shapes", "expected_shapes"]
 
 VISION_ROPE_THETA: Final = 10_000.0
-FLOATS: Final = frozenset({torch.bfloat16, torch.float16, torch.float32})
 
 
 class TextEncoder:
     """The frozen conditioner. No `nn.Module`: a `.to(dtype)` would round the rotary frequencies."""
 
-    def __init__(self, config: TextEncoderConfig, model: nn.Module) -> None:
+    def __init__(self, config: TextEncoderConfig, model: nn.Module, *, dtype: torch.dtype) -> None:
+        """Take a model from `build_on_meta` that has its tensors by now, and computes in `dtype`."""
         self.config = config
-        self.model = model
-
-    @classmethod
-    def from_tensors(
-        cls,
-        config: TextEncoderConfig,
-        tensors: Mapping[str, Tensor],
-        *,
-        source: Path,
-        dtype: torch.dtype = torch.bfloat16,
-    ) -> Self:
-        """Make the encoder of a file's tensors, where they lie, computing in `dtype`.
-
-        Names are ComfyUI's or the official ones. Tensors that are `dtype` already are taken without a copy.
-        Raises CheckpointMismatchError, which lists every missing, unexpected and wrong tensor.
-        """
-        model = build_on_meta(config)
-        other = [f"{n}: stored as {t.dtype}" for n, t in tensors.items() if t.dtype not in FLOATS]
-        check_exact(_shapes(model), {n: t.shape for n, t in tensors.items()}, source=source, wrong=other)
-        own = {module_name(name): tensor.to(dtype) for name, tensor in tensors.items()}
-        model.load_state_dict(own, assign=True)
-        _restore_rotary(model, config, device=next(iter(own.values())).device)
-        return cls(config, model.eval().requires_grad_(False))
+        self.model = model.eval().requires_grad_(False)
+        self.dtype = dtype
+        _restore_rotary(model, config, device=self.device)
 
     @property
     def device(self) -> torch.device:
-        return self._embedding.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._embedding.weight.dtype
+        return next(self.model.parameters()).device
 
     @torch.no_grad()
     def encode(self, presentation: Presentation) -> Tensor:
@@ -80,12 +53,6 @@ class TextEncoder:
         # No mask: one request, never padded, so plain causal attention and positions 0..L-1 are exact.
         features: Tensor = self.model(input_ids=ids, use_cache=False).last_hidden_state  # [1, L, C]
         return features[0]
-
-    @property
-    def _embedding(self) -> nn.Embedding:
-        embedding = self.model.get_submodule("language_model.embed_tokens")
-        assert isinstance(embedding, nn.Embedding)
-        return embedding
 
 
 def expected_shapes(config: TextEncoderConfig) -> dict[str, Shape]:
@@ -104,31 +71,6 @@ def build_on_meta(config: TextEncoderConfig) -> nn.Module:
     model.set_attn_implementation("sdpa")
     model.language_model.norm = nn.Identity()
     return model
-
-
-def check_exact(
-    want: Mapping[str, Shape],
-    shapes: Mapping[str, Sequence[int]],
-    *,
-    source: Path,
-    wrong: Iterable[str] = (),
-) -> None:
-    """Raise CheckpointMismatchError unless names and shapes are exactly those of `want` (ComfyUI's names).
-
-    `wrong` are faults that the caller has found.
-    """
-    found = {name: comfyui_name(module_name(name)) for name in shapes}
-    times = Counter(found.values())
-    missing = sorted(want.keys() - times.keys())
-    unexpected = sorted(name for name, own in found.items() if own not in want or times[own] > 1)
-    misshapen = [
-        f"{name}: {tuple(shape)} instead of {want[found[name]]}"
-        for name, shape in shapes.items()
-        if tuple(shape) != want.get(found[name], tuple(shape))
-    ]
-    faults = sorted([*misshapen, *wrong])
-    if missing or unexpected or faults:
-        raise CheckpointMismatchError(source, missing=missing, unexpected=unexpected, wrong=faults)
 
 
 def _shapes(model: nn.Module) -> dict[str, Shape]:

@@ -4,6 +4,7 @@ from model.video_vae.checkpoint import (
     ENCODER_PREFIXES,
     default_tensors,
     parameter_dtypes,
+    row_order,
     video_config_from_shapes,
 )
 from model.video_vae.clips import plan_clips
@@ -18,5 +19,6 @@ __all__ = [
     "default_tensors",
     "parameter_dtypes",
     "plan_clips",
+    "row_order",
     "video_config_from_shapes",
 ]

@@ -13,6 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from model.checkpoints.names import Layout
 from model.config import VideoVaeConfig
 from model.shapes import Shape, count_layers, sizing_shapes
 from model.video_vae.decoder import PIXEL_CHANNELS, VideoDecoder
@@ -74,3 +75,15 @@ def default_tensors(config: VideoVaeConfig) -> dict[str, Tensor]:
     if config.latent_channels == len(LATENTS_MEAN):
         tensors |= {"latents_mean": torch.tensor(LATENTS_MEAN), "latents_std": torch.tensor(LATENTS_STD)}
     return tensors
+
+
+def row_order(module: str, config: VideoVaeConfig, *, layout: Layout) -> Tensor | None:
+    """Return which of a file's rows is each of ours, int64 [rows], or None where they are the same.
+
+    diffusers has q, k and v apart, which we interleave head by head, and the halves of `w1` swapped.
+    """
+    if layout == "diffusers" and module.endswith("attn.to_qkv"):
+        return torch.arange(3 * config.decoder_dim).view(3, -1, config.head_dim).transpose(0, 1).flatten()
+    if layout == "diffusers" and module.endswith("ff.w1"):
+        return torch.arange(2 * config.ffn_dim).roll(config.ffn_dim)
+    return None

@@ -105,7 +105,7 @@ class VoxelTransformer(nn.Module):
 
     def forward(self, voxels: Tensor) -> Tensor:
         """Turn `voxels` [B, T, h, w, latent channels] into pixels [B, 3, 4T, 16h, 16w]."""
-        config, dtype = self.config, self.proj_out.weight.dtype
+        config, dtype = self.config, voxels.dtype
         batch, size = voxels.shape[0], (voxels.shape[1], voxels.shape[2], voxels.shape[3])
         tokens = self.x_embedder(voxels.flatten(1, 3))  # [B, T * h * w, C]
         num_voxels = tokens.shape[1]

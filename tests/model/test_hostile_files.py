@@ -45,10 +45,10 @@ from queue_schemas.errors import EXIT_REFUSED
 CPU = torch.device("cpu")
 Shape = tuple[int, ...]
 PLANS: dict[str, Callable[..., object]] = {
-    "transformer": lambda header: plan_transformer(header, compute_dtype=torch.float32).config,
-    "text_encoder": plan_text_encoder,
-    "video_vae": lambda header: plan_video_decoder(header).config,
-    "audio_vae": lambda header: plan_audio_decoder(header).config,
+    "transformer": lambda header: plan_transformer(header, compute_dtype=torch.float32).module.config,
+    "text_encoder": lambda header: plan_text_encoder(header)[0],
+    "video_vae": lambda header: plan_video_decoder(header).module.config,
+    "audio_vae": lambda header: plan_audio_decoder(header).module.config,
 }
 SIZING = {
     "transformer": [
@@ -288,7 +288,7 @@ def test_a_time_table_has_17_to_4096_rows(files: ResidentFiles, tmp_path: Path, 
     header = read_header(write_shapes(tmp_path / "a.safetensors", shapes))
 
     if rows in (17, 4096):
-        assert plan_transformer(header, compute_dtype=torch.float32).config.time_table_rows == rows
+        assert plan_transformer(header, compute_dtype=torch.float32).module.config.time_table_rows == rows
         return
     with pytest.raises(CheckpointMismatchError, match=rf"adaln_t_table: {rows} rows instead of 17 to 4,096"):
         plan_transformer(header, compute_dtype=torch.float32)

@@ -171,18 +171,6 @@ def test_missing_unexpected_and_misshapen_tensors_are_listed_together(tiny: Path
     assert caught.value.wrong == ["final_layer.norm.weight: (3,) instead of (256,)"]
 
 
-@pytest.mark.parametrize("name", ["blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc1.comfy_quant"])
-def test_a_quantised_file_is_refused_with_what_to_use_instead(tiny: Path, tmp_path: Path, name: str) -> None:
-    def damage(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        tensors[name] = torch.zeros(tensors["blocks.0.mlp.fc1.weight"].shape, dtype=torch.int8)
-        return tensors
-
-    path = damaged(tiny, tmp_path / "int8.safetensors", damage)
-
-    with pytest.raises(CheckpointFileError, match=r"is quantised.*\*_bf16"):
-        load_transformer(read_header(path), device=CPU, compute_dtype=torch.float32)
-
-
 @pytest.mark.parametrize("prefix", ["model.diffusion_model.", "diffusion_model."])
 def test_a_wrapper_prefix_is_taken_off(tiny: Path, tmp_path: Path, prefix: str) -> None:
     path = damaged(

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from model.checkpoints.header import read_header
 from model.config import RELEASED, TINY, TextEncoderConfig
 from model.errors import CheckpointMismatchError, EmptyPromptError, TokenizerMismatchError
+from model.loading.models import load_text_encoder
+from model.loading.plans import plan_text_encoder
 from model.text_encoder.encoder import TextEncoder, config_from_shapes, expected_shapes
 from model.text_encoder.presentation import Presentation
 
@@ -94,7 +97,24 @@ def deeper_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def both(folder: Path, dtype: torch.dtype) -> tuple[TextEncoder, Any]:
+Load = Callable[..., TextEncoder]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Write a text encoder's file and load it."""
+
+    def write_and_load(
+        weights: Mapping[str, Tensor], *, dtype: torch.dtype = torch.bfloat16, device: str = "cpu"
+    ) -> TextEncoder:
+        save_file(dict(weights), tmp_path / "te.safetensors")
+        header = read_header(tmp_path / "te.safetensors")
+        return load_text_encoder(header, device=torch.device(device), dtype=dtype)
+
+    return write_and_load
+
+
+def both(folder: Path, load: Load, dtype: torch.dtype) -> tuple[TextEncoder, Any]:
     """Our cut encoder and transformers' whole model, from the same file."""
     from transformers import Qwen3VLModel
 
@@ -103,7 +123,7 @@ def both(folder: Path, dtype: torch.dtype) -> tuple[TextEncoder, Any]:
     beyond = ("language_model.norm.", "language_model.layers.5.", "language_model.layers.6.")
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(beyond)}
     assert len(tensors) - len(kept) == 1 + 2 * 11
-    return TextEncoder.from_tensors(SMALL, kept, source=SOURCE, dtype=dtype), theirs
+    return load(kept, dtype=dtype), theirs
 
 
 def their_features(model: Any, presentation: Presentation) -> Tensor:
@@ -116,7 +136,10 @@ def their_features(model: Any, presentation: Presentation) -> Tensor:
 
 @pytest.mark.parametrize("case", ["t2va", "empty"])
 def test_features_match_comfyui(
-    golden: Callable[[str], dict[str, Tensor]], relative_l2: Callable[[Tensor, Tensor], float], case: str
+    golden: Callable[[str], dict[str, Tensor]],
+    relative_l2: Callable[[Tensor, Tensor], float],
+    load: Load,
+    case: str,
 ) -> None:
     tensors = golden("text_encoder")
     weights = {
@@ -125,8 +148,7 @@ def test_features_match_comfyui(
     embedding = torch.zeros(RELEASED.text_encoder.vocab_size, 40, dtype=torch.bfloat16)
     embedding[tensors["embed_rows.ids"].long()] = tensors["embed_rows.values"]
     weights["model.embed_tokens.weight"] = embedding
-    config = config_from_shapes({name: tensor.shape for name, tensor in weights.items()}, source=SOURCE)
-    encoder = TextEncoder.from_tensors(config, weights, source=SOURCE, dtype=torch.float32)
+    encoder = load(weights, dtype=torch.float32)
 
     features = encoder.encode(
         Presentation(tuple(tensors[f"{case}.ids"].tolist()), tuple(tensors[f"{case}.tags"].tolist()))
@@ -138,9 +160,9 @@ def test_features_match_comfyui(
 
 
 def test_features_are_transformers_hidden_states_at_the_tap_in_float32(
-    deeper_folder: Path, relative_l2: Callable[[Tensor, Tensor], float]
+    deeper_folder: Path, load: Load, relative_l2: Callable[[Tensor, Tensor], float]
 ) -> None:
-    ours, theirs = both(deeper_folder, torch.float32)
+    ours, theirs = both(deeper_folder, load, torch.float32)
 
     for length in LENGTHS:
         features, wanted = ours.encode(text_of(length)), their_features(theirs, text_of(length))
@@ -149,8 +171,10 @@ def test_features_are_transformers_hidden_states_at_the_tap_in_float32(
         assert relative_l2(features, wanted) < 1e-6
 
 
-def test_features_are_transformers_hidden_states_bit_for_bit_in_bfloat16(deeper_folder: Path) -> None:
-    ours, theirs = both(deeper_folder, torch.bfloat16)
+def test_features_are_transformers_hidden_states_bit_for_bit_in_bfloat16(
+    deeper_folder: Path, load: Load
+) -> None:
+    ours, theirs = both(deeper_folder, load, torch.bfloat16)
 
     for length in LENGTHS:
         features = ours.encode(text_of(length))
@@ -159,8 +183,10 @@ def test_features_are_transformers_hidden_states_bit_for_bit_in_bfloat16(deeper_
         assert torch.equal(features, their_features(theirs, text_of(length)))
 
 
-def test_rotary_frequencies_stay_float32_and_off_the_parameters_dtype(deeper_folder: Path) -> None:
-    ours, theirs = both(deeper_folder, torch.bfloat16)
+def test_rotary_frequencies_stay_float32_and_off_the_parameters_dtype(
+    deeper_folder: Path, load: Load
+) -> None:
+    ours, theirs = both(deeper_folder, load, torch.bfloat16)
 
     buffers = dict(ours.model.named_buffers())
 
@@ -170,8 +196,10 @@ def test_rotary_frequencies_stay_float32_and_off_the_parameters_dtype(deeper_fol
         assert torch.equal(buffers[name], wanted)
 
 
-def test_the_vision_tower_is_loaded_and_computes_what_transformers_computes(deeper_folder: Path) -> None:
-    ours, theirs = both(deeper_folder, torch.float32)
+def test_the_vision_tower_is_loaded_and_computes_what_transformers_computes(
+    deeper_folder: Path, load: Load
+) -> None:
+    ours, theirs = both(deeper_folder, load, torch.float32)
     patches = torch.randn(16, 3 * 2 * 16 * 16, generator=torch.Generator().manual_seed(1))
     grid = torch.tensor([[1, 4, 4]])
 
@@ -211,36 +239,26 @@ def official_name(comfyui: str) -> str:
     return comfyui.replace("model.", "model.language_model.", 1)
 
 
-def test_comfyuis_and_the_official_names_give_the_same_encoder() -> None:
+def test_comfyuis_and_the_official_names_give_the_same_encoder(load: Load) -> None:
     weights = random_weights(expected_shapes(SMALL))
     official = {official_name(name): tensor for name, tensor in weights.items()}
 
-    one = TextEncoder.from_tensors(SMALL, weights, source=SOURCE, dtype=torch.float32)
-    other = TextEncoder.from_tensors(SMALL, official, source=SOURCE, dtype=torch.float32)
+    one = load(weights, dtype=torch.float32)
+    other = load(official, dtype=torch.float32)
 
     assert torch.equal(one.encode(text_of(9)), other.encode(text_of(9)))
 
 
-def test_tensors_of_the_wanted_dtype_are_taken_without_a_copy() -> None:
-    weights = random_weights(expected_shapes(SMALL))
-
-    encoder = TextEncoder.from_tensors(SMALL, weights, source=SOURCE, dtype=torch.float32)
-
-    embedding = encoder.model.language_model.embed_tokens.weight
-    assert embedding.data_ptr() == weights["model.embed_tokens.weight"].data_ptr()
-    assert not any(parameter.requires_grad for parameter in encoder.model.parameters())
-
-
-def test_a_file_that_does_not_match_is_refused_with_every_reason() -> None:
+def test_a_file_that_does_not_match_is_refused_with_every_reason(load: Load) -> None:
     weights = random_weights(expected_shapes(SMALL))
     del weights["visual.merger.norm.bias"]
     weights["model.norm.weight"] = torch.ones(40)
     weights["model.layers.1.mlp.up_proj.weight"] = torch.ones(40, 96)
     weights["model.layers.2.mlp.up_proj.weight"] = torch.ones(96, 40, dtype=torch.int8)
-    weights["language_model.embed_tokens.weight"] = weights["model.embed_tokens.weight"]
+    weights["language_model.embed_tokens.weight"] = weights["model.embed_tokens.weight"].clone()
 
     with pytest.raises(CheckpointMismatchError) as caught:
-        TextEncoder.from_tensors(SMALL, weights, source=SOURCE)
+        load(weights)
 
     assert caught.value.missing == ["visual.merger.norm.bias"]
     assert caught.value.unexpected == [
@@ -254,17 +272,21 @@ def test_a_file_that_does_not_match_is_refused_with_every_reason() -> None:
     ]
 
 
-def test_a_released_file_cut_one_layer_too_early_is_refused() -> None:
+def test_a_released_file_cut_one_layer_too_early_is_refused(tmp_path: Path) -> None:
     shapes = expected_shapes(RELEASED.text_encoder)
-    tensors = {
-        name: torch.empty(shape, dtype=torch.bfloat16, device="meta")
-        for name, shape in shapes.items()
-        if not name.startswith("model.layers.49.")
-    }
-    config = config_from_shapes({name: tensor.shape for name, tensor in tensors.items()}, source=SOURCE)
+    path = tmp_path / "te.safetensors"
+    fields, end = {}, 0
+    for name, shape in shapes.items():
+        if not name.startswith("model.layers.49."):
+            begin, end = end, end + 2 * math.prod(shape)
+            fields[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(fields).encode()
+    with path.open("wb") as file:  # 51 GB of holes
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
 
     with pytest.raises(CheckpointMismatchError) as caught:
-        TextEncoder.from_tensors(config, tensors, source=SOURCE)
+        plan_text_encoder(read_header(path))
 
     assert len(caught.value.missing) == 11
     assert all(name.startswith("model.layers.49.") for name in caught.value.missing)
@@ -285,8 +307,8 @@ def test_shapes_of_another_model_give_no_config(change: dict[str, tuple[int, ...
         config_from_shapes(shapes, source=SOURCE)
 
 
-def test_no_token_or_one_beyond_the_embedding_is_refused_before_the_network_runs() -> None:
-    encoder = TextEncoder.from_tensors(SMALL, random_weights(expected_shapes(SMALL)), source=SOURCE)
+def test_no_token_or_one_beyond_the_embedding_is_refused_before_the_network_runs(load: Load) -> None:
+    encoder = load(random_weights(expected_shapes(SMALL)))
 
     with pytest.raises(EmptyPromptError, match="comfyui conventions"):
         encoder.encode(Presentation((), ()))
@@ -297,15 +319,10 @@ def test_no_token_or_one_beyond_the_embedding_is_refused_before_the_network_runs
 def test_importing_is_free_and_building_is_silent() -> None:
     program = """
 import sys
-from pathlib import Path
-import torch
 from model.config import TINY
-from model.text_encoder.encoder import TextEncoder, expected_shapes
-from model.text_encoder.presentation import Presentation
+from model.text_encoder.encoder import build_on_meta
 assert "transformers" not in sys.modules
-weights = {name: torch.zeros(shape) for name, shape in expected_shapes(TINY.text_encoder).items()}
-encoder = TextEncoder.from_tensors(TINY.text_encoder, weights, source=Path("te"))
-assert encoder.encode(Presentation((1, 2), (1, 1))).shape == (2, 256)
+assert build_on_meta(TINY.text_encoder).language_model.norm(1) == 1
 """
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -314,13 +331,14 @@ assert encoder.encode(Presentation((1, 2), (1, 1))).shape == (2, 256)
 
 
 @pytest.mark.gpu
-def test_features_on_a_gpu_match_those_of_the_cpu(relative_l2: Callable[[Tensor, Tensor], float]) -> None:
+def test_features_on_a_gpu_match_those_of_the_cpu(
+    load: Load, relative_l2: Callable[[Tensor, Tensor], float]
+) -> None:
     weights = random_weights(expected_shapes(SMALL))
-    on_gpu = {name: tensor.cuda() for name, tensor in weights.items()}
-    wanted = TextEncoder.from_tensors(SMALL, weights, source=SOURCE, dtype=torch.float32).encode(text_of(257))
+    wanted = load(weights, dtype=torch.float32).encode(text_of(257))
 
-    exact = TextEncoder.from_tensors(SMALL, on_gpu, source=SOURCE, dtype=torch.float32).encode(text_of(257))
-    rounded = TextEncoder.from_tensors(SMALL, on_gpu, source=SOURCE).encode(text_of(257))
+    exact = load(weights, dtype=torch.float32, device="cuda").encode(text_of(257))
+    rounded = load(weights, device="cuda").encode(text_of(257))
 
     assert exact.is_cuda
     assert relative_l2(exact.cpu(), wanted) < 1e-5

@@ -1,0 +1,67 @@
+"""Gives a module on `meta` what a file stores for it; quantised linears are exchanged on the way."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from model.loading.matching import Piece, full
+from model.loading.stored import StoredModule
+from model.loading.tensors import refuse_values
+from model.quant.exchange import exchange
+from model.quant.rows import concat_rows, take_rows
+
+Read = Callable[[str], Tensor]
+"""A tensor's name in the file to its content, in the stored dtype, where it is to stay."""
+RowOrder = Callable[[str], Tensor | None]
+"""Our module to the order in which the file's rows of it are taken; None: as they lie."""
+
+
+def assign(
+    module: nn.Module,
+    pieces: Iterable[Piece],
+    read: Read,
+    *,
+    source: Path,
+    dtypes: Mapping[str, torch.dtype],
+    row_order: RowOrder = lambda name: None,
+    defaults: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Read and assign piece by piece; plain tensors are cast to `dtypes` (by our names), packed ones stay.
+
+    `defaults` are for what the file leaves out. Raises CheckpointFileError for values that nobody trained.
+    """
+    plain = dict(defaults or {})
+    for piece in pieces:
+        stored = _gather(piece, read, row_order(piece.name))
+        packed = {suffix: stored.pop(suffix) for suffix in piece.packed & stored.keys()}
+        cast = {
+            name: tensor.to(dtypes[name])
+            for name, tensor in ((full(piece.name, suffix), tensor) for suffix, tensor in stored.items())
+        }
+        for name, tensor in (cast | {full(piece.name, suffix): packed[suffix] for suffix in packed}).items():
+            refuse_values(tensor, name=name, source=source)
+        if piece.marker is not None:
+            dtype = dtypes[full(piece.name, "weight")]
+            exchange(module, piece.name, piece.marker, packed, dtype=dtype)
+        plain |= cast
+    module.load_state_dict(plain, strict=False, assign=True)  # strict was the match
+    assert not any(tensor.is_meta for tensor in module.state_dict().values())
+    module.requires_grad_(False).eval()
+
+
+def _gather(piece: Piece, read: Read, order: Tensor | None) -> dict[str, Tensor]:
+    parts = [_read_part(part, read) for part in piece.parts]
+    stored = (
+        parts[0]
+        if len(parts) == 1
+        else concat_rows(piece.marker, parts, num_rows=[piece.num_rows] * len(parts))
+    )
+    if order is None:
+        return stored
+    return take_rows(piece.marker, stored, order.to(stored["weight"].device))
+
+
+def _read_part(part: StoredModule, read: Read) -> dict[str, Tensor]:
+    return {suffix: read(name) for suffix, (name, _) in part.tensors.items()}
