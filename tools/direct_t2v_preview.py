@@ -13,7 +13,7 @@ import typer
 
 from client.settings import ClientSettings
 from queue_schemas.jobs import ConventionsName, VaeDtype
-from worker.command import reported, settings_with, tell
+from worker.command import Output, reported, settings_with, tell
 from worker.preview import preview_film
 
 EPILOG = "python tools/direct_t2v_preview.py --prompt 'a red fox in snow' --steps 4 --seed 7 --progress"
@@ -55,8 +55,9 @@ def preview(
         "prompt": prompt, "width": width, "height": height, "frames": frames, "steps": steps, "seed": seed,
         "vae_dtype": vae_dtype, "vae_tile_size": vae_tile_size, "conventions": conventions,
     }  # fmt: skip
-    with reported(logging.INFO if progress else logging.WARNING):
-        settings = settings_with(models_dir=models_dir, checkpoint=checkpoint)
+    level = logging.INFO if progress else logging.WARNING
+    with reported(Output(quiet=quiet), level=level) as said:
+        settings = settings_with(said, models_dir=models_dir, checkpoint=checkpoint)
         facts = preview_film(
             ClientSettings.from_environment().job_defaults()
             | {name: value for name, value in job.items() if value is not None},

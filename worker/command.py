@@ -44,10 +44,10 @@ def settings_with(output: Output, **options: Any) -> Settings:
 
 
 @contextmanager
-def reported(output: Output | None = None) -> Iterator[Output]:
+def reported(output: Output | None = None, *, level: int = logging.INFO) -> Iterator[Output]:
     """End the command with one sentence and the exit code that fits; no traceback for a known error."""
     output = output or Output()
-    level = logging.ERROR if output.quiet else logging.INFO
+    level = logging.ERROR if output.quiet else level
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s", level=level)
     for noisy in ("urllib3", "uvicorn.error", "rq"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
