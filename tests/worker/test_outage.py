@@ -84,13 +84,14 @@ def test_a_job_goes_on_over_a_redis_that_is_frozen_for_longer_than_its_lease(
 def test_an_idle_puller_outlives_a_redis_that_becomes_a_replica_for_a_while(
     own_redis: OwnRedis, fleet: Fleet, puller: "subprocess.Popen[bytes]"
 ) -> None:
-    def blocked() -> int:
-        return int(fleet.connection.info("clients")["blocked_clients"])
+    def waiting() -> set[str]:
+        return {client["id"] for client in fleet.connection.client_list() if client["cmd"] == "xread"}
 
-    fleet.wait(fleet.submit())
+    wait_until(waiting, what="the puller waits for a job")
+    before = waiting()
 
     own_redis.refuse_as_replica()  # which ends every blocking read with an error
-    wait_until(lambda: blocked() == 0, what="Redis has told the puller")
+    wait_until(lambda: not before & waiting(), what="Redis has told the puller")
     own_redis.accept()
 
     fleet.wait(fleet.submit(seed=8))
