@@ -35,7 +35,10 @@ class H3Transformer(nn.Module):
         """Build the layout that `config` names. Raises ValueError for any other compute dtype."""
         super().__init__()
         if compute_dtype not in COMPUTE_DTYPES:
-            raise ValueError(f"H3 computes in bfloat16 or float32, not {compute_dtype}")
+            raise ValueError(
+                f"H3 computes in bfloat16 or float32, not {compute_dtype}: its residual stream overflows"
+                " float16"
+            )
         self.config, self.compute_dtype = config, compute_dtype
         hidden, f32 = config.hidden_size, torch.float32
         # Eight coordinates are projected in float32; the full layout's AdaLN is a big matrix product.

@@ -40,6 +40,8 @@ MARKS: Final[Mapping[str, tuple[str, ...]]] = {
     "audio_vae": ("dec_in_proj.weight", "decoder.conv_pre.weight"),
 }
 """Tensor names whose presence makes a file a candidate for a role."""
+DIFFUSERS_MARKS: Final = {"transformer": ("proj_in.weight", "audio_proj_in.weight")}
+"""The same in diffusers' layout, where it has other names."""
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +107,8 @@ def find_files(
 def plays(role: str, header: Header) -> bool:
     """Say whether a file holds the model of `role`."""
     prefix = wrapper_prefix(header.tensors)
-    return all(prefix + mark in header.tensors for mark in MARKS[role])
+    layouts = MARKS[role], DIFFUSERS_MARKS.get(role, MARKS[role])
+    return any(all(prefix + mark in header.tensors for mark in marks) for marks in layouts)
 
 
 def _files_of_set(

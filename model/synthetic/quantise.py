@@ -6,7 +6,6 @@ are meant for files made here: nothing at run time encodes a weight.
 Shapes: O rows, I columns of the weight.
 """
 
-import json
 from pathlib import Path
 from typing import Final
 
@@ -45,17 +44,6 @@ def quantise(
     tensors |= _encode(parsed, weight)
     tensors["comfy_quant"] = torch.frombuffer(bytearray(marker.encode()), dtype=torch.uint8)
     return tensors
-
-
-def convrot_marker(quant_format: QuantFormat, columns: int) -> str:
-    """Return a rotated format's marker; its group is 256, or the next smaller that divides `columns`."""
-    group = 256
-    while columns % group:
-        group //= 4
-    fields = {"format": quant_format.value, "convrot": True, "convrot_groupsize": group}
-    if quant_format is QuantFormat.INT4:
-        del fields["convrot"]
-    return json.dumps(fields)
 
 
 def _encode(marker: Marker, weight: Tensor) -> dict[str, Tensor]:

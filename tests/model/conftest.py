@@ -145,16 +145,28 @@ def diffusers_names(comfy: dict[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in comfy.items():
         if name == "rope.inv_freq":
             continue  # diffusers computes it
-        for ours, theirs in DIFFUSERS_PARTS:
-            name = name.replace(ours, theirs)  # noqa: PLW2901 - the name is translated part by part
+        theirs = in_diffusers(name)
         if "qkv_proj" in name:
             for letter, rows in zip("qkv", tensor.chunk(3), strict=True):
-                renamed[name.replace("qkv_proj", f"to_{letter}")] = rows
-        elif "ff.net.0.proj" in name:
-            renamed[name] = tensor.roll(tensor.shape[0] // 2, dims=0)
+                renamed[theirs.replace("qkv_proj", f"to_{letter}")] = rows
+        elif "mlp.fc1" in name:
+            renamed[theirs] = tensor.roll(tensor.shape[0] // 2, dims=0)
         else:
-            renamed[name] = tensor
+            renamed[theirs] = tensor
     return renamed
+
+
+def in_diffusers(name: str) -> str:
+    """Translate part by part; `qkv_proj`, which diffusers splits, stays."""
+    for ours, theirs in DIFFUSERS_PARTS:
+        name = name.replace(ours, theirs)
+    return name
+
+
+@pytest.fixture(scope="session")
+def diffusers_name() -> Callable[[str], str]:
+    """Return diffusers' name of one of ComfyUI's; `qkv_proj`, which is three there, stays."""
+    return in_diffusers
 
 
 DIFFUSERS_PARTS = (
