@@ -8,7 +8,7 @@ Shapes: L text rows; latents as in `latents.py`; F frames of H × W pixels; N sa
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,8 @@ from model.denoise import denoise
 from model.errors import DeviceUnavailableError, GenerationCancelledError, WrongCheckpointError
 from model.loading.files import ResidentFiles, find_files
 from model.loading.models import Models, OnLoad, load_models, load_video_decoder
+from model.lora.cards import registry_of
+from model.lora.resident import ResidentLoras, plan_loras
 from model.network import PackedNetwork
 from model.noise import draw_noise
 from model.packing import pack_t2va
@@ -50,8 +52,16 @@ log = logging.getLogger(__name__)
 class H3Pipeline:
     """Owns the resident models of one device. One `generate` at a time; the engine sees to that."""
 
-    def __init__(self, models: Models, files: ResidentFiles, *, device: torch.device) -> None:
+    def __init__(
+        self,
+        models: Models,
+        files: ResidentFiles,
+        *,
+        device: torch.device,
+        loras: ResidentLoras | None = None,
+    ) -> None:
         self.models, self.files, self.device = models, files, device
+        self.loras = loras or ResidentLoras(models.transformer)
         self._checkpoint = checkpoint_set(files, tokenizer_identity=models.tokenizer.identity)
         self._facts = device_facts(device)
         self._auto_attention, _ = resolve_attention("auto", device)
@@ -62,6 +72,7 @@ class H3Pipeline:
             checkpoint=self._checkpoint,
             backends=self._backends(self._auto_attention),
             attention_backends=available_attention(self.device),
+            loras=self.loras.cards,
             device=self._facts.device,
             driver=self._facts.driver,
             versions=self._facts.versions,
@@ -75,6 +86,7 @@ class H3Pipeline:
         if job.checkpoint != self.files.name:
             raise WrongCheckpointError(wanted=job.checkpoint, resident=self.files.name)
         resolve_attention(job.attention, self.device)
+        self.loras.check(job.loras)
         plan_job(job)
 
     @torch.inference_mode()
@@ -83,6 +95,7 @@ class H3Pipeline:
         conventions, clock = PRESETS[job.conventions], StageClock(self.device, on_progress)
         attention_name, attention = resolve_attention(job.attention, self.device)
         reset_peak_memory(self.device)
+        self.loras.use(job.loras)
 
         decoder, reload_note = self._video_decoder(VAE_DTYPES[job.vae_dtype])
         with clock.stage(Stage.TEXT_ENCODE):
@@ -215,14 +228,17 @@ def load_pipeline(
     video_vae: str | None = None,
     audio_vae: str | None = None,
     tokenizer_dir: Path | None = None,
+    loras: Sequence[str] = (),
+    allow_partial_lora: bool = False,
     device: str | None = None,
     on_progress: OnLoad = lambda what: None,
 ) -> H3Pipeline:
     """Load a resident set; without any model file named, write h3-tiny below `outputs/` and load that.
 
+    `loras` are `FILE` or `NAME=FILE`; one of which some tensors have no place here is refused unless allowed.
     `device` is a torch device name; by default the first CUDA device, else the CPU. The transformer and the
     text encoder compute in bfloat16 on a GPU and in float32 on a CPU, which has no fast bfloat16.
-    Raises ModelError.
+    Raises ModelError, and InvalidRequestError for a registry of the user's own.
     """
     if uses_h3_tiny(
         models_dir=models_dir,
@@ -240,7 +256,9 @@ def load_pipeline(
         video_vae=video_vae,
         audio_vae=audio_vae,
         tokenizer_dir=tokenizer_dir,
+        loras=loras,
     )
+    planned = plan_loras(files, registry_of(models_dir), allow_partial=allow_partial_lora)
     place = choose_device(device)
     models = load_models(
         files,
@@ -249,7 +267,11 @@ def load_pipeline(
         vae_dtype=VAE_DTYPES[VaeDtype.FLOAT16],
         on_progress=on_progress,
     )
-    return H3Pipeline(models, files, device=place)
+    resident = ResidentLoras(models.transformer)
+    for plan, card in planned:
+        on_progress(f"LoRA {card.name}")
+        resident.load(plan, card)
+    return H3Pipeline(models, files, device=place, loras=resident)
 
 
 def uses_h3_tiny(

@@ -103,12 +103,21 @@ def _name_of(lora: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def lora_notes(job: "JobFields", cards: Iterable[LoraCard]) -> list[str]:
-    """Return one sentence for each value of a job that is not what its LoRA was made for."""
+def lora_notes(
+    job: "JobFields", cards: Iterable[LoraCard], *, transformer_task: str | None = None
+) -> list[str]:
+    """Return one sentence for each thing that is not what a LoRA of the job was made for."""
     known, notes = {card.name: card for card in cards}, []
     for lora in job.loras:
         card = known.get(lora.name)
-        for field in MADE_FOR if card is not None and lora.strength else ():
+        if card is None or not lora.strength:
+            continue
+        if card.matched_tensors < card.num_tensors:
+            part = f"{card.matched_tensors} of {card.num_tensors} tensors"
+            notes.append(f"LoRA {lora.name} is applied in part: {part}")
+        if card.task and transformer_task and card.task != transformer_task:
+            notes.append(f"LoRA {lora.name} was made for {card.task}; the transformer for {transformer_task}")
+        for field in MADE_FOR:
             wanted, given = getattr(card, field), getattr(job, field)
             if wanted is not None and wanted != given:
                 notes.append(f"LoRA {lora.name} was made for {field} {wanted:g}; this job has {given:g}")

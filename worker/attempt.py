@@ -227,11 +227,14 @@ def _measured(result: GenerateResult) -> dict[str, Any]:
 def _expected(attempt: Attempt) -> dict[str, Any]:
     """Return what is known about an attempt that has no result: where it ran, and on what."""
     job, ready = attempt.job, attempt.ready
-    loras = [] if ready is None else ready.loras
+    loras, task = ([], None) if ready is None else (ready.loras, ready.checkpoint.transformer_task)
     asked = (
         {}
         if job is None
-        else {"notes": [*job.notes, *lora_notes(job, loras)], "loras": applied_loras(job, loras)}
+        else {
+            "notes": [*job.notes, *lora_notes(job, loras, transformer_task=task)],
+            "loras": applied_loras(job, loras),
+        }
     )
     if ready is None:
         return asked

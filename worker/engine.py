@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from media.encode import encode_mp4
-from model.base import Generation, Pipeline
+from model.base import Generation, Pipeline, PipelineCard
 from model.errors import GenerationCancelledError
 from queue_schemas.benchmark import MediaSummary, OutputFile
 from queue_schemas.errors import NotImplementedWorkflowError
@@ -108,7 +108,7 @@ class Engine:
             job_id=request.job.job_id,
             output=request.output,
             job=request.job.model_dump(mode="json"),
-            notes=[*request.job.notes, *lora_notes(request.job, card.loras)],
+            notes=[*request.job.notes, *_lora_notes(request.job, card)],
             environment=self._environment,
             checkpoint=card.checkpoint,
             loras=applied_loras(request.job, card.loras),
@@ -249,7 +249,7 @@ class Engine:
             job_id=job.job_id,
             output=request.output,
             job=job.model_dump(mode="json"),
-            notes=[*job.notes, *lora_notes(job, card.loras), *generation.notes],
+            notes=[*job.notes, *_lora_notes(job, card), *generation.notes],
             environment=self._environment,
             checkpoint=card.checkpoint,
             loras=applied_loras(job, card.loras),
@@ -264,6 +264,10 @@ class Engine:
             media=media,
             files=[file],
         )
+
+
+def _lora_notes(job: Job, card: PipelineCard) -> list[str]:
+    return lora_notes(job, card.loras, transformer_task=card.checkpoint.transformer_task)
 
 
 def _await_gpu(future: Future[_Made], cancelled: Cancelled) -> _Made:

@@ -4,8 +4,8 @@ A role is recognised by tensor names, never by file name: published names repeat
 """
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from model.errors import (
     ResidentSetError,
 )
 from model.loading.resident import SETS_FOLDER, find_set, set_files
+from model.lora.files import LoraFile, distinct, find_lora
 from model.places import is_file, is_folder
 from queue_schemas.resident import ResidentSet, TransformerTask
 
@@ -60,6 +61,8 @@ class ResidentFiles:
     audio_vae: Header
     tokenizer_dir: Path | None
     """None: the built-in Qwen vocabulary."""
+    loras: tuple[LoraFile, ...] = ()
+    """The set's own first, then those that an option named."""
 
     def headers(self) -> dict[str, Header]:
         return {role: getattr(self, role) for role in FOLDERS}
@@ -73,12 +76,14 @@ def find_files(
     video_vae: str | None = None,
     audio_vae: str | None = None,
     tokenizer_dir: Path | None = None,
+    loras: Sequence[str] = (),
 ) -> ResidentFiles:
     """Find one file per role: the named one, else the only one in the role's folder that holds such a model.
 
     A name is a path, or a file name below the role's folder with or without `.safetensors`. `checkpoint` may
-    also name a resident set, which then names the files. Raises CheckpointMissingError (which places were
-    looked at), CheckpointAmbiguousError, CheckpointFileError, ResidentSetError.
+    also name a resident set, which then names the files. `loras` are `FILE` or `NAME=FILE`. Raises
+    CheckpointMissingError (which places were looked at), CheckpointAmbiguousError, CheckpointFileError,
+    ResidentSetError, LoraMissingError, LoraFileError.
     """
     if models_dir is not None and not is_folder(models_dir):
         raise CheckpointMissingError(
@@ -90,9 +95,11 @@ def find_files(
         "video_vae": video_vae,
         "audio_vae": audio_vae,
     }
+    named_loras = [find_lora(text, models_dir) for text in loras]
     resident = find_set(models_dir, checkpoint)
     if resident is not None:
-        return _files_of_set(resident, models_dir, named=named, tokenizer_dir=tokenizer_dir)
+        files = _files_of_set(resident, models_dir, named=named, tokenizer_dir=tokenizer_dir)
+        return replace(files, loras=distinct([*files.loras, *named_loras]))
     found = {role: _find(role, models_dir, name) for role, name in named.items()}
     return ResidentFiles(
         name=_resident_name(found["transformer"].path.stem),
@@ -101,6 +108,7 @@ def find_files(
         video_vae=found["video_vae"],
         audio_vae=found["audio_vae"],
         tokenizer_dir=tokenizer_dir or _own_tokenizer(models_dir),
+        loras=distinct(named_loras),
     )
 
 
@@ -149,6 +157,9 @@ def _files_of_set(
         video_vae=found["video_vae"],
         audio_vae=found["audio_vae"],
         tokenizer_dir=tokenizer_dir or _own_tokenizer(models_dir),
+        loras=tuple(
+            find_lora(f"{own.name}={own.file}", models_dir, beside=path.parent) for own in resident_set.loras
+        ),
     )
 
 

@@ -46,7 +46,7 @@ def set_files(models_dir: Path | None) -> dict[str, Path]:
 
 
 def read_set(path: Path) -> ResidentSet:
-    """Read one set file. Raises ResidentSetError with every fault, and for what no version can do yet."""
+    """Read one set file. Raises ResidentSetError with every fault."""
     try:
         with path.open("rb") as file:
             fields = load_json_object(file.read(limits.JOB_BYTES + 1), limit_bytes=limits.JOB_BYTES)
@@ -57,6 +57,4 @@ def read_set(path: Path) -> ResidentSet:
         raise ResidentSetError(path, str(error)) from None
     except ValidationError as error:
         raise ResidentSetError(path, explain(error, known_fields=ResidentSet.model_fields)) from None
-    if found.loras:
-        raise ResidentSetError(path, "names LoRAs, which this version does not load; take them out")
     return found

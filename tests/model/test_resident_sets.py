@@ -76,7 +76,7 @@ def test_a_set_needs_no_models_folder_when_its_paths_lead_from_its_own(tiny: Pat
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"loras": [{"name": "turbo", "file": "turbo.safetensors"}]}, "does not load"),
+        ({"loras": [{"name": "../turbo", "file": "turbo.safetensors"}]}, "loras.0.name"),
         ({"transformer": {}}, "name a transformer for fl2va, for ref2va"),
         ({"transformer": {"i2va": "h3-tiny"}}, "unknown field 'transformer.i2va'"),
         ({"name": "../night"}, "name: String should match"),

@@ -1,0 +1,149 @@
+"""From a LoRA file to branches in the transformer's own layout: parts fused, rows in our order, alphas read.
+
+A fused linear takes its parts' factors side by side: down is stacked, up is block-diagonal, so the product is
+exactly that of the parts. delta = alpha / r · up · down; without an alpha the factor is 1, unless the file's
+metadata has one. Sources: PEFT; kohya; ComfyUI; the published turbo files.
+
+Letters: O rows and I columns of the changed weight, r the rank.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from model.checkpoints.header import CheckpointFile, Header
+from model.checkpoints.names import Layout
+from model.config import TransformerConfig
+from model.dit import H3Transformer
+from model.dit.row_order import row_order
+from model.loading.tensors import open_unchanged, read_tensor
+from model.lora.branch import Branch, LoraLinear
+from model.lora.errors import LoraFileError
+from model.lora.plan import PARTS, Delta, LoraPlan, Pair
+from model.quant.linear import QuantLinear
+
+ROWS_OF: Final[Mapping[str, Layout]] = {"diffsynth": "original", "diffusers": "diffusers"}
+"""Dialect to the layout on whose rows its files were trained; ComfyUI's where it is not here.
+
+DiffSynth trains on MiniMax' own shards and can be told from others by PEFT's `.default.` alone.
+"""
+ALPHA_KEYS: Final = ("alpha", "lora_alpha", "network_alpha", "ss_network_alpha")
+BAKED_KEY: Final = "baked_scale"
+"""A resized file with this entry has its factor multiplied into `up`."""
+PEFT_KEY: Final = "lora_adapter_metadata"
+"""Where diffusers keeps PEFT's configuration, as JSON."""
+
+
+def read_branches(plan: LoraPlan, transformer: H3Transformer) -> dict[str, Branch]:
+    """Read what the plan matched, each branch to where its linear lies and in the dtype of its input.
+
+    Raises LoraFileError for values that are not finite, CheckpointFileError.
+    """
+    pairs = [pair for delta in plan.deltas.values() for pair in delta.pairs.values()]
+    alpha = default_alpha(plan.header) if any(pair.alpha is None for pair in pairs) else None
+    branches = {}
+    with open_unchanged(plan.header) as file:
+        for module, delta in plan.deltas.items():
+            branch = _branch(file, module, delta, alpha=alpha, config=transformer.config)
+            branches[module] = branch.to(*_place(transformer, module))
+    return branches
+
+
+def _place(transformer: H3Transformer, module: str) -> tuple[torch.device, torch.dtype]:
+    linear = transformer.get_submodule(module)
+    while isinstance(linear, LoraLinear):
+        linear = linear.base
+    assert isinstance(linear, nn.Linear | QuantLinear)
+    weight = linear.weight
+    return weight.device, weight.dtype if isinstance(linear, nn.Linear) else transformer.compute_dtype
+
+
+def default_alpha(header: Header) -> float | None:
+    """Return the alpha of pairs that have none of their own; None for a factor of 1. Raises LoraFileError."""
+    metadata = header.metadata
+    if BAKED_KEY in metadata:
+        return None
+    found = {key: metadata[key] for key in ALPHA_KEYS if key in metadata}
+    found |= _peft_alpha(header)
+    for key, text in found.items():
+        try:
+            return _checked_alpha(float(text))
+        except ValueError:
+            raise LoraFileError(header.path, f"metadata {key} is {text!r:.40}, no positive number") from None
+    return None
+
+
+def _peft_alpha(header: Header) -> dict[str, str]:
+    if PEFT_KEY not in header.metadata:
+        return {}
+    try:
+        fields = json.loads(header.metadata[PEFT_KEY])
+        own = {str(key).rpartition(".")[2]: value for key, value in fields.items()}
+    except (ValueError, AttributeError, RecursionError):
+        raise LoraFileError(header.path, f"metadata {PEFT_KEY} is no JSON object") from None
+    for key in ("alpha_pattern", "use_rslora", "use_dora"):
+        if own.get(key):
+            raise LoraFileError(header.path, f"metadata {PEFT_KEY} asks for {key}, which is not applied here")
+    return {"lora_alpha": str(own["lora_alpha"])} if "lora_alpha" in own else {}
+
+
+def _checked_alpha(alpha: float) -> float:
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise ValueError(f"{alpha} is no alpha")
+    return alpha
+
+
+def _branch(
+    file: CheckpointFile, module: str, delta: Delta, *, alpha: float | None, config: TransformerConfig
+) -> Branch:
+    """Return one linear's branch, float32 on the CPU."""
+    down, up, scale = None, None, 1.0
+    if delta.diff is not None:
+        up = _read(file, delta.diff)
+    elif delta.pairs:
+        scales = {part: _alpha(file, pair, default=alpha) / pair.rank for part, pair in delta.pairs.items()}
+        scale = next(iter(scales.values()))
+        ups = {part: _read(file, pair.up) * (scales[part] / scale) for part, pair in delta.pairs.items()}
+        down = torch.cat([_read(file, pair.down) for pair in delta.pairs.values()])
+        up = _block_diagonal(ups)
+    bias = None if delta.diff_bias is None else _read(file, delta.diff_bias)
+    order = row_order(module, config, layout=ROWS_OF.get(delta.dialect, "comfyui"))
+    if order is not None:
+        up, bias = (None if tensor is None else tensor[order] for tensor in (up, bias))
+    return Branch(down=down, up=up, bias=bias, scale=scale)
+
+
+def _block_diagonal(ups: Mapping[str, Tensor]) -> Tensor:
+    """Return [O, r of all parts]; a part that is not there leaves its rows zero."""
+    if "" in ups:
+        return ups[""]
+    rows = next(iter(ups.values())).shape[0]
+    fused = torch.zeros(len(PARTS) * rows, sum(up.shape[1] for up in ups.values()))
+    column = 0
+    for part, up in ups.items():
+        row = PARTS.index(part) * rows
+        fused[row : row + rows, column : column + up.shape[1]] = up
+        column += up.shape[1]
+    return fused
+
+
+def _alpha(file: CheckpointFile, pair: Pair, *, default: float | None) -> float:
+    if pair.alpha is None:
+        return pair.rank if default is None else default
+    value = _read(file, pair.alpha).item()
+    try:
+        return _checked_alpha(value)
+    except ValueError:
+        raise LoraFileError(file.path, f"{pair.alpha} is {value}, no positive number") from None
+
+
+def _read(file: CheckpointFile, name: str) -> Tensor:
+    """Return one tensor, float32. Raises LoraFileError for values that are not finite."""
+    tensor = read_tensor(file, name).float()
+    if not tensor.isfinite().all():
+        raise LoraFileError(file.path, f"{name} holds values that are not finite; fetch the file again")
+    return tensor

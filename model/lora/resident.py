@@ -1,0 +1,74 @@
+"""`ResidentLoras`: the LoRAs beside one transformer, and which of them apply now.
+
+Owns the branches' memory. A job's LoRAs are named before each generation; nothing is loaded then.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import torch
+
+from model.dit import H3Transformer
+from model.loading.files import ResidentFiles
+from model.loading.plans import plan_transformer
+from model.lora.branch import Active, LoraLinear
+from model.lora.cards import card_of
+from model.lora.errors import LoraNotLoadedError, told_dropped
+from model.lora.factors import read_branches
+from model.lora.plan import LoraPlan, plan_lora, targets_of
+from queue_schemas.loras import JobLora, LoraCard
+from queue_schemas.published import PublishedFiles
+
+log = logging.getLogger(__name__)
+
+
+class ResidentLoras:
+    """Loads planned LoRAs beside a transformer, in order, and switches them."""
+
+    def __init__(self, transformer: H3Transformer) -> None:
+        self._transformer = transformer
+        self._active = Active()
+        self._numbers: dict[str, int] = {}
+        self.cards: list[LoraCard] = []
+
+    def load(self, plan: LoraPlan, card: LoraCard) -> None:
+        """Read a LoRA's factors to where the linears lie that they change. Raises LoraFileError."""
+        number = self._numbers[card.name] = len(self._numbers)
+        for module, branch in read_branches(plan, self._transformer).items():
+            self._lora_linear(module).branches[str(number)] = branch
+        self.cards.append(card)
+
+    def check(self, loras: Sequence[JobLora]) -> None:
+        """Raise LoraNotLoadedError for a LoRA that is not here."""
+        for lora in loras:
+            if lora.name not in self._numbers:
+                raise LoraNotLoadedError(lora.name, loaded=list(self._numbers))
+
+    def use(self, loras: Sequence[JobLora]) -> None:
+        """Have these apply from now on, in this order, and no others. Raises LoraNotLoadedError."""
+        self.check(loras)
+        self._active.strengths = tuple((self._numbers[lora.name], lora.strength) for lora in loras)
+
+    def _lora_linear(self, name: str) -> LoraLinear:
+        """Return the linear's LoRA holder, which takes its place at the first LoRA."""
+        found = self._transformer.get_submodule(name)
+        if isinstance(found, LoraLinear):
+            return found
+        holder = LoraLinear(found, self._active)
+        parent, _, leaf = name.rpartition(".")
+        setattr(self._transformer.get_submodule(parent), leaf, holder)
+        return holder
+
+
+def plan_loras(
+    files: ResidentFiles, registry: PublishedFiles, *, allow_partial: bool
+) -> list[tuple[LoraPlan, LoraCard]]:
+    """Match every LoRA of a resident set with its transformer, by headers alone. Raises as `plan_lora`."""
+    if not files.loras:
+        return []
+    targets = targets_of(plan_transformer(files.transformer, compute_dtype=torch.bfloat16).module)
+    plans = [plan_lora(file.header, targets, allow_partial=allow_partial) for file in files.loras]
+    for file, plan in zip(files.loras, plans, strict=True):
+        if plan.dropped:
+            log.warning("LoRA %s is loaded in part: %s", file.name, told_dropped(plan.dropped))
+    return [(plan, card_of(file, plan, registry)) for file, plan in zip(files.loras, plans, strict=True)]
