@@ -20,7 +20,7 @@ from storage.base import ArtifactStore
 from storage.errors import ArtifactMissingError, StorageAddressError
 
 _EXTENSIONS: Final = {"video": ".mp4", "benchmark": ".json", "log": ".log.txt"}
-_LABEL_CHARACTERS: Final = 80
+_LABEL_BYTES: Final = 120
 _CHUNK_BYTES: Final = 1024 * 1024
 
 
@@ -89,7 +89,8 @@ def _copy(store: ArtifactStore, file: OutputFile, target: Path) -> Path:
 
 def _name(run: RunHandle) -> str:
     job, dash, suffix = run.run_id.partition("-")
-    label = re.sub(r"[^\w.-]+", "-", run.label).strip("-.")[:_LABEL_CHARACTERS]
+    words = re.sub(r"[^\w.-]+", "-", run.label).strip("-.")
+    label = words.encode(errors="replace")[:_LABEL_BYTES].decode(errors="ignore")  # not half a character
     return f"{label}{'-' if label else ''}{job[:12]}{dash}{suffix}"
 
 

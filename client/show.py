@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from client.handle import RunHandle, RunResult, RunStatus
+from client.terminal import printable
 from queue_schemas.events import JobStatus, ProgressEvent
 
 _ALL_BARS = 12
@@ -110,13 +111,13 @@ class PlainView:
 
 def short_name(run: RunHandle) -> str:
     """Return the run's label, else the start of its id."""
-    return run.label or run.run_id[:12]
+    return printable(run.label) or run.run_id[:12]
 
 
 def state_text(status: RunStatus) -> str:
     """Return where a run stands in a few words: `denoise 3/20, 0:42 left`."""
     if status.error is not None:
-        return f"{status.status}: {status.error.message}"
+        return printable(f"{status.status}: {status.error.message}")
     progress = status.progress
     if status.status is not JobStatus.RUNNING or progress is None:
         return f"{status.status}: {status.note}" if status.note else str(status.status)
@@ -145,7 +146,7 @@ def print_statuses(
         status = statuses[run.run_id]
         is_odd = status.error is not None or status.note is not None
         state = str(status.status) if is_odd else state_text(status)
-        table.add_row(run.run_id, str(run.generation), state, Text(run.label))
+        table.add_row(run.run_id, str(run.generation), state, Text(printable(run.label)))
     console.print(table)
     _print_faults(console, runs, statuses, results)
 

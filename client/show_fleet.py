@@ -9,6 +9,7 @@ from rich.text import Text
 
 from client.doctor import Finding
 from client.jobs import JobsOverview
+from client.terminal import printable
 from queue_schemas.nodes import EngineState, NodeCard
 
 _LOG_LINES: Final = 3
@@ -24,9 +25,9 @@ def print_nodes(console: Console, cards: Sequence[NodeCard]) -> None:
     for card in cards:
         engine = "busy" if card.busy and card.engine is EngineState.READY else str(card.engine)
         task = f" ({card.transformer_task})" if card.transformer_task else ""
-        cells = (card.node, engine, card.checkpoint + task, card.weights, card.device)
-        has = (" ".join(card.attention_backends), " ".join(lora.name for lora in card.loras))
-        table.add_row(*map(Text, (*cells, *has, str(card.jobs_served))))
+        cells = [card.node, engine, card.checkpoint + task, card.weights, card.device]
+        cells += [" ".join(card.attention_backends), " ".join(lora.name for lora in card.loras)]
+        table.add_row(*(Text(printable(cell)) for cell in (*cells, str(card.jobs_served))))
     console.print(table)
     for card in cards:
         if card.storage_url:
@@ -40,7 +41,7 @@ def print_jobs(console: Console, overview: JobsOverview) -> None:
         if queue.queued or queue.running:
             oldest = "" if queue.oldest_seconds is None else f"{queue.oldest_seconds:.0f} s"
             cells = (str(queue.queued), str(queue.running), oldest, " ".join(queue.needs))
-            table.add_row(queue.priority, *map(Text, cells))
+            table.add_row(queue.priority, *(Text(printable(cell)) for cell in cells))
     if table.row_count:
         console.print(table)
     counts = overview.counts

@@ -51,8 +51,9 @@ class How:
     """Refuse what no live node can serve now."""
 
     def key(self) -> RunKey:
-        """Raises InvalidRequestError."""
+        """Return what goes into the runs' ids. Raises InvalidRequestError, also for odd labels."""
         try:
+            Submission(priority=self.priority, labels=dict(self.labels))
             return RunKey(repeat=self.repeat, node=self.node)
         except ValidationError as error:
             raise InvalidRequestError(explain(error)) from None

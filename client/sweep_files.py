@@ -117,7 +117,7 @@ def _plan(document: Mapping[str, Any], *, fields: Mapping[str, Any], folder: Pat
         counted=f"{_number(total, 'run')}: {' x '.join(_number(size, name) for name, size in sizes)}",
         priority=_priority(document.get("priority")),
         node=_text(document, "node"),
-        force=bool(document.get("force", False)),
+        force=_flag(document, "force"),
         labels=_labels(document.get("labels")),
     )
 
@@ -239,6 +239,13 @@ def _text(document: Mapping[str, Any], name: str) -> str | None:
     value = document.get(name)
     if value is not None and not isinstance(value, str):
         raise SweepInputError(f"{name} is {value!r}; give a text")
+    return value
+
+
+def _flag(document: Mapping[str, Any], name: str) -> bool:
+    value = document.get(name, False)
+    if not isinstance(value, bool):
+        raise SweepInputError(f"{name} is {value!r}; write true or false")
     return value
 
 

@@ -27,7 +27,10 @@ def say(sentence: str) -> None:
 
 
 class PlainConsole(Console):
-    """A console whose own colours and cursor moves are the only ones."""
+    """A console whose own colours and cursor moves are the only ones, whatever it is given to print.
+
+    A cell of a table is laid out before this, so its text is better `printable` already.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **settings)

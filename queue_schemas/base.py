@@ -47,6 +47,16 @@ def _check_finite(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def _check_encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds a lone surrogate, which no text encoding can carry") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_check_encodable)]
+"""A text that can be written; one that was read from JSON always can."""
 Version1 = Annotated[Literal[1], BeforeValidator(_check_whole)]
 """`schema_version` of everything so far."""
 JsonFields = Annotated[dict[str, Any], AfterValidator(_check_finite)]

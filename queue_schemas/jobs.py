@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from queue_schemas import geometry, limits
-from queue_schemas.base import Asked, Lax, Version1
+from queue_schemas.base import Asked, Lax, Text, Version1
 from queue_schemas.errors import InvalidRequestError, explain, shortened
 from queue_schemas.loras import JobLora, LoraCard, with_made_for
 
@@ -74,7 +74,7 @@ class JobFields(Asked):
     """The fields that every workflow has."""
 
     schema_version: Version1 = 1
-    prompt: Annotated[str, WithJsonSchema(_PROMPT_SCHEMA)]
+    prompt: Annotated[Text, WithJsonSchema(_PROMPT_SCHEMA)]
     """1 to 7,000 characters of any script; kept to the last byte."""
     width: Annotated[int, WithJsonSchema(_SIDE_SCHEMA)] = 960
     """Pixels; a multiple of 32."""
@@ -123,10 +123,6 @@ class JobFields(Asked):
             raise ValueError(f"{len(prompt):,} characters; at most {limits.PROMPT_CHARACTERS:,} are accepted")
         if "\0" in prompt:
             raise ValueError("the prompt holds a NUL character")
-        try:
-            prompt.encode()
-        except UnicodeEncodeError:
-            raise ValueError("the prompt holds a lone surrogate, which no text encoding can carry") from None
         return prompt
 
     @field_validator("width", "height")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from queue_schemas.base import Asked, Lax
+from queue_schemas.base import Asked, Lax, Text
 from queue_schemas.jobs import JobFields
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -47,7 +47,7 @@ class Submission(Asked):
 
     sweep_id: str | None = None
     priority: Lax[Priority] = Priority.NORMAL
-    labels: dict[str, str] = {}
+    labels: dict[Text, Text] = {}
     """Free text for tables, for example the line of a prompts file."""
 
 

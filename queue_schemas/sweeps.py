@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from queue_schemas import limits
-from queue_schemas.base import JsonFields, Lax, Told, Version1
+from queue_schemas.base import JsonFields, Lax, Text, Told, Version1
 from queue_schemas.runs import Priority, RunKey
 
 
@@ -12,7 +12,7 @@ class SweepRun(Told):
 
     run_id: str
     job: JsonFields
-    label: str = ""
+    label: Text = ""
     key: RunKey = RunKey()
     generation: int = Field(default=1, ge=1)
     """The generation that this sweep asked for; resuming queues it where no manifest of it exists."""
@@ -25,5 +25,5 @@ class Sweep(Told):
     sweep_id: str
     created_at: str
     priority: Lax[Priority] = Priority.NORMAL
-    labels: dict[str, str] = {}
+    labels: dict[Text, Text] = {}
     runs: list[SweepRun] = Field(min_length=1, max_length=limits.SWEEP_RUNS)

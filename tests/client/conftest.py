@@ -1,5 +1,6 @@
 """A fleet whose node is a few lines (`small_node.py`), on a real Redis and a real folder."""
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from client.cli import run
 from client.client import H3Client
 from queue_schemas.results import Manifest
 from storage.base import ArtifactStore
@@ -15,6 +17,7 @@ from storage.base import ArtifactStore
 sys.path.insert(0, str(Path(__file__).parent))  # tests are no package; the node is a program as well
 
 import small_node
+from h3_command import Done, RunH3
 from small_node import FakeNode
 
 
@@ -75,3 +78,26 @@ def working_node(node: FakeNode) -> Iterator[FakeNode]:
     finally:
         stop.set()
         thread.join()
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the default storage is a folder below the working one
+
+
+@pytest.fixture
+def h3(own_folder: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> RunH3:
+    """Run a command line in this process, in a folder of its own."""
+
+    for name in [name for name in os.environ if name.startswith("H3_")]:
+        monkeypatch.delenv(name)
+
+    def run_here(*arguments: str | Path, **names: str) -> Done:
+        with monkeypatch.context() as patch:
+            for name, value in names.items():
+                patch.setenv(name, value)
+            code = run([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return Done(code, out, err)
+
+    return run_here

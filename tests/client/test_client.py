@@ -1,19 +1,18 @@
-"""`H3Client` against a real Redis, a real folder, and a node that ends what is queued."""
+"""Submitting by `H3Client` against a real Redis, a real folder, and a node that ends what is queued."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 
 from broker.errors import QueueAddressError, QueueEntryError, QueueUnavailableError
 from broker.sweeps import sweeps_to_look_at
 from client.client import H3Client
-from client.errors import CheckpointChoiceError, DamagedArtifactError, UnknownRunError
+from client.errors import CheckpointChoiceError, DamagedArtifactError, SweepInputError
 from client.handle import Outcome
 from queue_schemas.errors import ErrorCode, InvalidRequestError, NotImplementedWorkflowError
-from queue_schemas.events import JobStatus, Stage
+from queue_schemas.events import JobStatus
 from queue_schemas.jobs import build_job
 from queue_schemas.results import Manifest
 from queue_schemas.sweeps import Sweep
@@ -186,6 +185,9 @@ def test_a_job_that_no_live_node_serves_is_queued_with_a_note(
         ({"width": 100}, "the nearest are 96 and 128"),
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": "x" * 7_001}, "7,001 characters"),
+        ({"steps": True}, "steps: Input should be a valid integer"),
+        ({"steps": 8.0}, "steps: Input should be a valid integer"),
+        ({"seed": "7"}, "seed: Input should be a valid integer"),
     ],
 )
 def test_a_faulty_job_is_refused_before_redis_is_touched(
@@ -255,156 +257,6 @@ def test_an_address_that_cannot_be_one_is_refused_at_once(tmp_path: Path) -> Non
         H3Client(storage_url="s3://key:secret@films")
 
 
-def test_a_sweep_is_followed_from_queued_to_its_films(
-    client: H3Client, node: "FakeNode", make_job: MakeJob
-) -> None:
-    fields = make_job()
-    handle = client.sweep(["a fox", "a wave"], [1, 2], fields={k: fields[k] for k in ("checkpoint", "steps")})
-    names = {run.run_id: run.label for run in handle.runs}
-
-    def work(_: float) -> None:
-        node.failing = {"a wave"}
-        call = node.begin()
-        if call is not None and call["job"]["seed"] == 1:
-            node.end(call)  # seed 2 stays running until the queue is empty
-        elif call is None:
-            for run in handle.runs:
-                if run.job is not None and run.job.seed == 2:
-                    node.end({"run_id": run.run_id, "generation": 1, "job": run.job.model_dump(mode="json")})
-
-    updates = list(client.follow(handle, pause=work))
-    seen = [(names[update.run_id], update.status) for update in updates]
-
-    assert seen[:4] == [(label, JobStatus.QUEUED) for label in names.values()]
-    running = [update for update in updates if update.status is JobStatus.RUNNING]
-    assert {names[update.run_id] for update in running} == {
-        "prompt 1: a fox, seed 2",
-        "prompt 2: a wave, seed 2",
-    }
-    assert running[0].progress is not None
-    assert (running[0].progress.stage, running[0].progress.step, running[0].progress.steps) == (
-        Stage.DENOISE,
-        2,
-        4,
-    )
-    last = {names[update.run_id]: update for update in updates}
-    assert [last[label].status for label in names.values()] == [JobStatus.SUCCEEDED] * 2 + [
-        JobStatus.FAILED
-    ] * 2
-    assert last["prompt 2: a wave, seed 1"].error is not None
-    assert last["prompt 2: a wave, seed 1"].error.message == "no step ended"
-
-
-def test_results_hold_manifest_record_and_the_place_of_the_film(
-    client: H3Client, node: "FakeNode", make_job: MakeJob
-) -> None:
-    node.failing = {"a wave"}
-    handle = client.sweep(["a fox", "a wave", "a stone"], [1], fields={"checkpoint": "h3"})
-    for _ in range(2):
-        call = node.begin()
-        assert call is not None
-        node.end(call)
-
-    fox, wave = client.results(handle)  # the stone has not ended
-
-    assert (fox.status, wave.status) == (JobStatus.SUCCEEDED, JobStatus.FAILED)
-    assert fox.video is not None
-    assert Path(fox.video).read_bytes() == b"film"
-    assert fox.record is not None
-    assert (fox.record.run_id, fox.record.seconds.total) == (fox.run_id, 2.5)
-    assert fox.manifest.files["video"].sha256
-    assert wave.video is None
-    assert wave.record is not None
-    assert wave.record.error is not None
-
-
-def test_following_survives_a_queue_that_forgets_everything(
-    client: H3Client, node: "FakeNode", make_job: MakeJob
-) -> None:
-    handle = client.sweep(["a fox", "a wave"], [1], fields={"checkpoint": "h3"})
-    call = node.begin()
-    assert call is not None
-
-    def forget(_: float) -> None:
-        node.end(call)
-        node.connection.flushall()
-
-    last = {update.run_id: update for update in client.follow(handle, pause=forget)}
-
-    fox, wave = (last[run.run_id] for run in handle.runs)
-    assert fox.status is JobStatus.SUCCEEDED
-    assert wave.status is JobStatus.FAILED
-    assert wave.error is not None
-    assert "does not know this run" in wave.error.message
-    assert wave.error.retryable
-
-
-def test_a_manifest_ends_a_run_that_the_queue_still_calls_running(
-    client: H3Client, node: "FakeNode", make_job: MakeJob, end_run: EndRun
-) -> None:
-    handle = client.submit(make_job())
-    node.begin()
-
-    end_run(node.store, make_job())
-
-    assert [update.status for update in client.follow(handle)] == [JobStatus.SUCCEEDED]
-
-
-def test_an_end_without_a_manifest_is_a_failure_that_says_so(
-    client: H3Client, node: "FakeNode", make_job: MakeJob
-) -> None:
-    handle = client.submit(make_job())
-    node.begin()
-    node.connection.hset(f"rq:job:{handle.run_id}-1", "status", "finished")
-
-    (update,) = client.follow(handle)
-
-    assert update.status is JobStatus.FAILED
-    assert update.error is not None
-    assert "storage has no manifest" in update.error.message
-
-
-def test_a_sweep_and_a_run_are_found_again_by_their_ids(
-    redis_url: str, storage: Path, client: H3Client, node: "FakeNode"
-) -> None:
-    handle = client.sweep(["a fox", "a wave"], [1], fields={"checkpoint": "h3"})
-    call = node.begin()
-    assert call is not None
-    node.failing = {"a fox"}
-    node.end(call)
-    again = client.submit(call["job"])
-    other = H3Client(redis_url=redis_url, storage_url=f"file://{storage}")
-
-    found = other.find(handle.sweep_id)
-
-    assert [(run.run_id, run.generation) for run in found.runs] == [
-        (again.run_id, 2),
-        (handle.runs[1].run_id, 1),
-    ]
-    assert [run.label for run in found.runs] == ["prompt 1: a fox, seed 1", "prompt 2: a wave, seed 1"]
-    assert other.get(again.run_id).status is JobStatus.QUEUED
-    assert other.get(again.run_id).generation == 2
-
-
-def test_a_finished_sweep_is_answered_without_a_queue(
-    client: H3Client, node: "FakeNode", storage: Path
-) -> None:
-    handle = client.sweep(["a fox", "a wave"], [1], fields={"checkpoint": "h3"})
-    node.run_all()
-    alone = H3Client(redis_url="redis://127.0.0.1:1/0", storage_url=str(storage))
-
-    found = alone.find(handle.sweep_id)
-
-    assert [status.status for status in alone.statuses(found)] == [JobStatus.SUCCEEDED] * 2
-    assert len(list(alone.follow(found))) == 2
-
-
-@pytest.mark.parametrize("name", ["0" * 32, "sweep-20260101-000000-abcdef", "../x", "a b", "", "é", "a.b"])
-def test_what_nobody_knows_is_an_error_that_says_where_was_looked(client: H3Client, name: str) -> None:
-    with pytest.raises(UnknownRunError, match="check the id, --storage and --fleet"):
-        client.find(name)
-
-
 def test_a_damaged_manifest_is_named_and_nothing_is_queued(
     client: H3Client, node: "FakeNode", make_job: MakeJob, end_run: EndRun
 ) -> None:
@@ -435,50 +287,6 @@ def test_a_sweep_of_a_thousand_runs_is_queued_in_order(client: H3Client, node: "
     assert {status.status for status in client.statuses(handle)} == {JobStatus.QUEUED}
 
 
-def test_following_waits_for_a_redis_that_goes_away_and_reads_storage_meanwhile(
-    client: H3Client, node: "FakeNode", make_job: MakeJob, end_run: EndRun
-) -> None:
-    handle = client.submit(make_job())
-
-    def lose_redis(_: float) -> None:
-        client.__dict__["_connection"] = redis.Redis(host="127.0.0.1", port=1, retry=None)
-        end_run(node.store, make_job())
-
-    updates = list(client.follow(handle, pause=lose_redis))
-
-    assert [update.status for update in updates] == [JobStatus.QUEUED, JobStatus.SUCCEEDED]
-
-
-def test_following_gives_up_on_a_redis_that_stays_away(
-    client: H3Client, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handle = client.submit(make_job())
-    client.__dict__["_connection"] = redis.Redis(host="127.0.0.1", port=1, retry=None)
-    monkeypatch.setattr("client.client.QUEUE_PATIENCE_SECONDS", 0.0)
-
-    with pytest.raises(QueueUnavailableError, match=r"127\.0\.0\.1:1"):
-        list(client.follow(handle))
-
-
-def test_an_outage_is_told_once_and_the_next_one_again(
-    client: H3Client, make_job: MakeJob, end_run: EndRun, node: "FakeNode", caplog: pytest.LogCaptureFixture
-) -> None:
-    handle = client.submit(make_job())
-    away, there = redis.Redis(host="127.0.0.1", port=1, retry=None), client.__dict__["_connection"]
-    steps = iter([away, away, away, there, away, away])
-
-    def next_step(_: float) -> None:
-        connection = next(steps, None)
-        if connection is None:
-            end_run(node.store, make_job())
-        else:
-            client.__dict__["_connection"] = connection
-
-    list(client.follow(handle, pause=next_step))
-
-    assert len([record for record in caplog.records if "waiting for it" in record.message]) == 2
-
-
 def test_a_redis_that_goes_away_while_submitting_leaves_a_sweep_that_can_be_resumed(
     client: H3Client, make_job: MakeJob, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,3 +302,26 @@ def test_a_redis_that_goes_away_while_submitting_leaves_a_sweep_that_can_be_resu
     sweep_id = key.split("/")[1]
     assert f"h3 sweep --resume {sweep_id}" in caplog.text
     assert [run.outcome for run in client.resume(sweep_id).runs] == [Outcome.QUEUED]
+
+
+def test_a_sweep_that_could_not_be_read_again_is_refused_and_nothing_is_queued(
+    client: H3Client, node: "FakeNode", storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queue_schemas.limits.SWEEP_BYTES", 10_000)
+
+    with pytest.raises(SweepInputError, match="at most 10,000 are kept: split it"):
+        client.sweep(["a fox"], list(range(100)), fields={"checkpoint": "h3"})
+
+    assert node.queued() == []
+    assert nothing_written(storage)
+
+
+@pytest.mark.parametrize("labels", [{"shot": 12}, {"shot": "\udcff"}, {"\udcff": "a"}])
+def test_labels_that_are_no_text_are_refused_and_nothing_is_queued(
+    client: H3Client, node: "FakeNode", make_job: MakeJob, storage: Path, labels: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidRequestError, match="labels"):
+        client.submit(make_job(), labels=labels)
+
+    assert node.queued() == []
+    assert nothing_written(storage)

@@ -38,6 +38,17 @@ def test_films_and_records_get_the_names_of_their_labels(
     assert sorted((tmp_path / "films").iterdir()) == sorted(fetched.files)
 
 
+def test_a_long_label_of_any_script_is_cut_at_a_whole_character(
+    client: H3Client, node: "FakeNode", make_job: MakeJob, tmp_path: Path
+) -> None:
+    handle = client.submit_named([("狐" * 200, make_job())])
+    node.run_all()
+
+    film, _ = fetch_runs(client.store, handle.runs, to=tmp_path).files
+
+    assert film.name == f"{'狐' * 40}-{handle.runs[0].run_id[:12]}.mp4"
+
+
 def test_again_nothing_is_copied_and_a_torn_copy_is_replaced(
     client: H3Client, node: "FakeNode", make_job: MakeJob, tmp_path: Path
 ) -> None:

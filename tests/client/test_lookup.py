@@ -1,4 +1,4 @@
-"""The start of an id is enough where it fits only one."""
+"""What an id means now; its start is enough where it fits only one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 
 from client.client import H3Client
 from client.errors import AmbiguousIdError, UnknownRunError
+from queue_schemas.events import JobStatus
 
 if TYPE_CHECKING:
     from small_node import FakeNode
@@ -60,4 +61,32 @@ def test_patterns_are_no_ids(client: H3Client, make_job: MakeJob, name: str) -> 
     client.submit(make_job())
 
     with pytest.raises(UnknownRunError):
+        client.find(name)
+
+
+def test_a_sweep_and_a_run_are_found_again_by_their_ids(
+    redis_url: str, storage: Path, client: H3Client, node: "FakeNode"
+) -> None:
+    handle = client.sweep(["a fox", "a wave"], [1], fields={"checkpoint": "h3"})
+    call = node.begin()
+    assert call is not None
+    node.failing = {"a fox"}
+    node.end(call)
+    again = client.submit(call["job"])
+    other = H3Client(redis_url=redis_url, storage_url=f"file://{storage}")
+
+    found = other.find(handle.sweep_id)
+
+    assert [(run.run_id, run.generation) for run in found.runs] == [
+        (again.run_id, 2),
+        (handle.runs[1].run_id, 1),
+    ]
+    assert [run.label for run in found.runs] == ["prompt 1: a fox, seed 1", "prompt 2: a wave, seed 1"]
+    assert other.get(again.run_id).status is JobStatus.QUEUED
+    assert other.get(again.run_id).generation == 2
+
+
+@pytest.mark.parametrize("name", ["0" * 32, "sweep-20260101-000000-abcdef", "../x", "a b", "", "é", "a.b"])
+def test_what_nobody_knows_is_an_error_that_says_where_was_looked(client: H3Client, name: str) -> None:
+    with pytest.raises(UnknownRunError, match="check the id, --storage and --fleet"):
         client.find(name)
