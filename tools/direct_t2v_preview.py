@@ -41,6 +41,13 @@ def preview(
     text_encoder: Annotated[str | None, typer.Option(help="Text encoder, by name or file")] = None,
     video_vae: Annotated[str | None, typer.Option(help="Video VAE, by name or file")] = None,
     audio_vae: Annotated[str | None, typer.Option(help="Audio VAE, by name or file")] = None,
+    lora: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME=]FILE[:STRENGTH]", help="A LoRA to apply; may be repeated, in order"),
+    ] = None,
+    allow_partial_lora: Annotated[
+        bool, typer.Option("--allow-partial-lora", help="Apply a LoRA of which some tensors have no place")
+    ] = False,
     vae_dtype: Annotated[VaeDtype | None, typer.Option(help="Of the video VAE [H3_VAE_DTYPE]")] = None,
     vae_tile_size: Annotated[
         int | None, typer.Option(help="Pixels; only 256 is exact [H3_VAE_TILE_SIZE]")
@@ -68,6 +75,8 @@ def preview(
                 "video_vae": video_vae,
                 "audio_vae": audio_vae,
                 "tokenizer_dir": settings.tokenizer_dir,
+                "loras": lora or [],
+                "allow_partial_lora": allow_partial_lora,
                 "device": device,
             },
             output=output,

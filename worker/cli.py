@@ -38,6 +38,13 @@ TokenizerDir = Annotated[Path | None, typer.Option(help="Folder with tokenizer.j
 TextEncoder = Annotated[str | None, typer.Option(help="Text encoder, by name or file")]
 VideoVae = Annotated[str | None, typer.Option(help="Video VAE, by name or file")]
 AudioVae = Annotated[str | None, typer.Option(help="Audio VAE, by name or file")]
+Loras = Annotated[
+    list[str] | None,
+    typer.Option("--lora", metavar="[NAME=]FILE", help="A LoRA that jobs may name; may be repeated"),
+]
+PartialLora = Annotated[
+    bool, typer.Option("--allow-partial-lora", help="Load a LoRA of which some tensors have no place here")
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; chosen when left out")]
 OutputDir = Annotated[Path | None, typer.Option(help="Where films wait for storage [H3_OUTPUT_DIR]")]
 Node = Annotated[str | None, typer.Option(help="Name of this node; host and port when left out [H3_NODE]")]
@@ -67,6 +74,8 @@ def run(
     text_encoder: TextEncoder = None,
     video_vae: VideoVae = None,
     audio_vae: AudioVae = None,
+    lora: Loras = None,
+    allow_partial_lora: PartialLora = False,
     device: Device = None,
     output_dir: OutputDir = None,
     port: Port = None,
@@ -104,6 +113,8 @@ def run(
         }
         command = module_command("worker.cli", "serve")
         command += [part for name, value in files.items() if value for part in (name, str(value))]
+        command += [part for text in lora or () for part in ("--lora", text)]
+        command += ["--allow-partial-lora"] if allow_partial_lora else []
         command += ["--quiet"] if quiet else []
         plan = NodePlan(
             settings=settings,
@@ -127,6 +138,8 @@ def serve(
     text_encoder: TextEncoder = None,
     video_vae: VideoVae = None,
     audio_vae: AudioVae = None,
+    lora: Loras = None,
+    allow_partial_lora: PartialLora = False,
     device: Device = None,
     output_dir: OutputDir = None,
     host: Host = "127.0.0.1",
@@ -153,6 +166,8 @@ def serve(
             video_vae=video_vae,
             audio_vae=audio_vae,
             tokenizer_dir=settings.tokenizer_dir,
+            loras=lora or (),
+            allow_partial_lora=allow_partial_lora,
             device=device,
             on_progress=tell,
         )

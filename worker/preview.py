@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from model.lora.files import split_source
 from queue_schemas.errors import InvalidRequestError
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.requests import parse_request
@@ -23,10 +24,14 @@ def preview_film(
 ) -> dict[str, Any]:
     """Make the film of a job's `fields` with the models of `files`; return its facts, flat.
 
-    `files` are the arguments of `model.pipeline.load_pipeline`. The request and the output folder are checked
+    `files` are the arguments of `model.pipeline.load_pipeline`; a LoRA among them may end in `:STRENGTH`, and
+    all are applied. The request and the output folder are checked
     before anything is loaded. Raises InvalidRequestError and ModelError.
     """
-    delivery = {**fields, "output": output.name}
+    loras = [_strength_of(text) for text in files.get("loras", ())]
+    files = {**files, "loras": [source for source, _ in loras]}
+    asked = [{"name": split_source(source)[0], "strength": strength} for source, strength in loras]
+    delivery = {**fields, "output": output.name, **({"loras": asked} if asked else {})}
     seed = parse_request(delivery, checkpoint="preview").job.seed  # keeps it when the name is known
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -40,12 +45,23 @@ def preview_film(
     engine = Engine(load_pipeline(**files, on_progress=tell), output_root=output.parent)
     stop = threading.Event()
     try:
-        request = parse_request({**defaults, **delivery, "seed": seed}, checkpoint=engine.checkpoint)
+        request = parse_request(
+            {**defaults, **delivery, "seed": seed}, checkpoint=engine.checkpoint, loras=engine.loras
+        )
         result = engine.generate(request, on_event=lambda event: tell(_line(event)), cancelled=stop.is_set)
     finally:
         stop.set()  # Ctrl-C: the GPU thread ends at its next step
         engine.close()
     return _facts(result, output)
+
+
+def _strength_of(text: str) -> tuple[str, float]:
+    """Return file and strength of `[NAME=]FILE[:STRENGTH]`; a file's name may hold colons of its own."""
+    source, _, strength = text.rpartition(":")
+    try:
+        return (source, float(strength)) if source else (text, 1.0)
+    except ValueError:
+        return text, 1.0
 
 
 def _named(files: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,6 +82,7 @@ def _facts(result: GenerateResult, output: Path) -> dict[str, Any]:
         "output": str(output),
         "checkpoint": result.checkpoint.name,
         "weights": result.checkpoint.weights,
+        "loras": [lora.model_dump() for lora in result.loras],
         "seed": result.job["seed"],
         "width": result.media.width,
         "height": result.media.height,

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from media.probe import probe
 
@@ -72,6 +74,27 @@ def test_named_files_are_used_and_name_the_checkpoint(folder: Path) -> None:
     assert json.loads(done.stdout)["checkpoint"] == "h3-tiny"
 
 
+def test_loras_are_loaded_and_applied_at_their_strengths(folder: Path) -> None:
+    run(folder, "--prompt", "a red fox", *SMALL)
+    lora = folder / "turbo:2.safetensors"  # a colon is no strength
+    save_file(
+        {
+            "blocks.0.mlp.fc2.lora_A.weight": torch.randn(2, 256) / 16,
+            "blocks.0.mlp.fc2.lora_B.weight": torch.randn(256, 2),
+        },
+        lora,
+    )
+
+    done = run(folder, "--prompt", "a red fox", *SMALL, "--lora", f"turbo={lora}:0.5", "--output", "lora.mp4")
+
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert [(own["name"], own["strength"], own["matched_tensors"]) for own in facts["loras"]] == [
+        ("turbo", 0.5, 2)
+    ]
+    assert (folder / "lora.mp4").read_bytes() != (folder / "outputs" / "preview.mp4").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -84,6 +107,7 @@ def test_named_files_are_used_and_name_the_checkpoint(folder: Path) -> None:
         (["--prompt", "x", "--models-dir", "outputs/h3-tiny", "--checkpoint", "zz"], "diffusion_models/zz"),
         (["--prompt", "x", "--output", "/proc/x/y.mp4"], "cannot write to /proc/x"),
         (["--prompt", "x", "--device", "tpu"], "device 'tpu' cannot be used"),
+        (["--prompt", "x", "--lora", "turbo=nowhere:0.5"], "no LoRA 'nowhere' found"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(

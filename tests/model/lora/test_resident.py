@@ -1,4 +1,4 @@
-"""LoRAs of a resident set, from file to film: found by name, known by hash, matched before a weight is read."""
+"""LoRAs of a resident set, from file to film: found by name, known by hash, matched before they load."""
 
 import hashlib
 import json
