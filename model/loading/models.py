@@ -12,6 +12,7 @@ from torch import Tensor
 from model import audio_vae, video_vae
 from model.audio_vae import AudioDecoder
 from model.checkpoints.header import Header
+from model.checkpoints.holes import refuse_holes
 from model.checkpoints.names import Layout
 from model.dit import H3Transformer
 from model.dit.dtypes import round_islands
@@ -59,10 +60,13 @@ def load_models(
     """Load all four; `on_progress` is told each role before its file is read.
 
     Every header is checked before any payload is read. Raises ModelError: nothing missing, left over,
-    misshapen or not finite is let through.
+    misshapen, never written or not finite is let through.
     """
     on_progress("headers")
     config = check_files(files)
+    for header in files.headers().values():
+        with open_unchanged(header) as file:
+            refuse_holes(file)
     on_progress("tokenizer")
     tokenizer = load_tokenizer(files.tokenizer_dir)
     tokenizer.require_fit(config.text_encoder.vocab_size)
@@ -160,6 +164,7 @@ def _fill(
 ) -> None:
     """Read what a plan found, one tensor at a time, and give the module defaults where the file has none."""
     with open_unchanged(header) as file:
+        refuse_holes(file)
         assign(
             plan.module,
             plan.pieces,

@@ -73,9 +73,7 @@ def read_stored(header: Header, *, own_name: OwnName) -> Stored:
     carried = markers_from_metadata(header.metadata, source=header.path)
     markers = {module.removeprefix(prefix): marker for module, marker in carried.items()}
     markers |= _scaled_fp8(plain, source=header.path)
-    with open_unchanged(header) as file:
-        own_markers = _marker_tensors(plain, file)
-    for module, marker in own_markers.items():
+    for module, marker in _marker_tensors(plain, header).items():
         if markers.setdefault(module, marker) != marker:
             raise CheckpointFileError(
                 header.path, f"marker {module}{SUFFIX} and the header's metadata do not agree"
@@ -110,10 +108,13 @@ def sort_tensors(
     return Stored(modules=modules, clashes=tuple(sorted(clashes)))
 
 
-def _marker_tensors(plain: dict[str, tuple[str, TensorEntry]], file: CheckpointFile) -> dict[str, Marker]:
+def _marker_tensors(plain: dict[str, tuple[str, TensorEntry]], header: Header) -> dict[str, Marker]:
     """Take the marker tensors out of `plain` and read them."""
     found = {name: plain.pop(name) for name in list(plain) if name.endswith(SUFFIX)}
-    return {name.removesuffix(SUFFIX): _marker(file, *place) for name, place in found.items()}
+    if not found:
+        return {}
+    with open_unchanged(header) as file:
+        return {name.removesuffix(SUFFIX): _marker(file, *place) for name, place in found.items()}
 
 
 def _marker(file: CheckpointFile, name: str, entry: TensorEntry) -> Marker:

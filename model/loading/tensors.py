@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from model.checkpoints.header import CheckpointFile, Header
-from model.checkpoints.holes import refuse_holes
 from model.errors import CheckpointFileError, CheckpointMismatchError
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {
@@ -27,14 +26,10 @@ ZEROS_MAX: Final = 4096
 
 @contextmanager
 def open_unchanged(header: Header) -> Iterator[CheckpointFile]:
-    """Open a file whose header was read before.
-
-    Raises CheckpointFileError if it is another one by now, or if parts of it were never written.
-    """
+    """Open a file whose header was read before. Raises CheckpointFileError if it is another one by now."""
     with CheckpointFile(header.path) as file:
         if file.header.sha256 != header.sha256:
             raise CheckpointFileError(header.path, "has changed since it was checked; start again")
-        refuse_holes(file)
         yield file
 
 
