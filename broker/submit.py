@@ -140,7 +140,9 @@ def _batches(runs: Sequence[QueuedRun], *, fleet: str) -> Iterator[list[int]]:
 
 def _payload(run: QueuedRun) -> bytes:
     """Return the compressed call: rq's `[function, instance, args, kwargs]`."""
-    kwargs = entry_payload(run.run_id, run.generation, dict(run.job), run.key, run.submission)
+    kwargs = entry_payload(
+        run.run_id, run.generation, job=dict(run.job), key=run.key, submission=run.submission
+    )
     try:
         text = StrictJson.dumps([GENERATE_TASK, None, [], kwargs])
     except (TypeError, ValueError) as error:

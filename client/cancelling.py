@@ -29,8 +29,8 @@ _WITHOUT_MANIFEST: Final = (CancelOutcome.REMOVED, CancelOutcome.UNKNOWN, Cancel
 def cancel_handle(
     connection: redis.Redis,
     store: ArtifactStore,
-    handle: RunHandle | SweepHandle,
     *,
+    handle: RunHandle | SweepHandle,
     force: bool,
     fleet: str,
 ) -> dict[str, CancelOutcome]:

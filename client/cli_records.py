@@ -19,6 +19,7 @@ from storage.uri import open_store
 )
 def collect(
     session: Session,
+    *,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Table to write; - is standard output.")
     ] = None,

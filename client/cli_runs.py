@@ -29,7 +29,7 @@ def status(session: Session, ids: Ids) -> int:
     statuses = {s.run_id: s for s in session.client.statuses_of(runs)}
     bad = [run for run in runs if statuses[run.run_id].status in (JobStatus.FAILED, JobStatus.CANCELLED)]
     results = read_results(session, bad)
-    print_statuses(session.console, runs, statuses, results)
+    print_statuses(session.console, runs, statuses=statuses, results=results)
     lines = [run_line(run, status=statuses[run.run_id], result=results.get(run.run_id)) for run in runs]
     session.emit({"runs": lines})
     return EXIT_NO if bad else EXIT_OK
@@ -49,6 +49,7 @@ def follow(
 def fetch(
     session: Session,
     ids: Ids,
+    *,
     to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Where to copy to.")] = Path(),
 ) -> int:
     """Copy films and their records from storage to a folder. Code 1 when a run left no film."""
@@ -68,6 +69,7 @@ def fetch(
 def cancel(
     session: Session,
     ids: Ids,
+    *,
     force: Annotated[bool, typer.Option("--force", help="Also what another sweep wants.")] = False,
 ) -> int:
     """Cancel runs: what waits at once, what runs at its next step. Code 1 when another sweep keeps one."""

@@ -41,6 +41,7 @@ OnDone = Annotated[
 def submit(
     session: Session,
     fields: Mapping[str, Any],
+    *,
     how: Mapping[str, Any],
     prompt: Annotated[str, typer.Argument(help="What the film shows and sounds like.")],
     follow: Follow = True,
@@ -53,9 +54,10 @@ def submit(
 @command(
     app, example="h3 sweep --prompts prompts.txt --seeds 4 --seconds 5", job_options=True, how_options=True
 )
-def sweep(  # noqa: PLR0917 - typer calls it by name
+def sweep(
     session: Session,
     fields: Mapping[str, Any],
+    *,
     how: Mapping[str, Any],
     file: Annotated[
         Path | None,

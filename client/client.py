@@ -89,7 +89,7 @@ class H3Client:
         """Check every address and name. Raises QueueAddressError, QueueEntryError, StorageAddressError."""
         show_address(redis_url)
         self.redis_url, self.fleet, self.checkpoint = redis_url, check_fleet(fleet), checkpoint
-        self._start_hint = node_command_line(redis_url, storage_url, fleet)
+        self._start_hint = node_command_line(redis_url, storage_url, fleet=fleet)
         self.job_defaults = dict(job_defaults or {})
         self.store: ArtifactStore = open_store(storage_url)
 
@@ -287,7 +287,7 @@ class H3Client:
         A run that another sweep wants too goes on, unless forced. Raises QueueUnavailableError,
         StorageUnavailableError.
         """
-        return cancel_handle(self._connection, self.store, handle, force=force, fleet=self.fleet)
+        return cancel_handle(self._connection, self.store, handle=handle, force=force, fleet=self.fleet)
 
     def upload(self, path: Path) -> Upload:
         """Store a reference under the hash of its content. Raises UploadError, StorageUnavailableError."""
@@ -332,7 +332,7 @@ class H3Client:
         if how.require_node and waiting:
             raise NodeRequiredError(f"{waiting[0]}. Nothing was queued (--require-node)")
         self.store.put_bytes(sweep_key(sweep.sweep_id), sweep_bytes(sweep))
-        entries = queue_entries(sweep, queued, needs)
+        entries = queue_entries(sweep, queued, needs=needs)
         try:
             submitted = submit_runs(self._connection, entries, fleet=self.fleet)
             if not entries:  # it gets its summary all the same

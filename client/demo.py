@@ -178,7 +178,7 @@ def _conclude(session: Session, folder: Path, *, already_done: bool, seconds: fl
         store.put_bytes(summary.name, f"{text}\n".encode())
 
     console = _console(session)
-    print_results(console, runs, statuses, results)
+    print_results(console, runs, statuses=statuses, results=results)
     if already_done:
         console.print(
             f"The work was already done in {folder}; repeat it with: {session.hint('demo --fresh')}"

@@ -25,7 +25,7 @@ class StoreView:
     """None where nothing was ever written, or the store could not tell."""
 
 
-def node_command_line(redis_url: str, storage_url: str, fleet: str) -> str:
+def node_command_line(redis_url: str, storage_url: str, *, fleet: str) -> str:
     """Return what starts a node of this fleet, for hints: no password, nothing that is the default."""
     given = {
         "--redis": (mask_secrets(redis_url), DEFAULT_REDIS_URL),

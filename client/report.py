@@ -32,7 +32,7 @@ def follow_to_end(session: Session, handle: RunHandle | SweepHandle) -> tuple[in
             for status in session.client.follow(handle):
                 statuses[status.run_id] = status
                 view.update(status)
-        return report(session, handle, statuses, seconds=time.monotonic() - began)
+        return report(session, handle, statuses=statuses, seconds=time.monotonic() - began)
     except KeyboardInterrupt:
         name = handle.sweep_id or handle.runs[0].run_id
         say(f"interrupted; the jobs go on. See them again with: {session.hint(f'follow {name}')}")
@@ -47,16 +47,16 @@ def tell_notes(session: Session, handle: RunHandle | SweepHandle) -> None:
 def report(
     session: Session,
     handle: RunHandle | SweepHandle,
-    statuses: Mapping[str, RunStatus],
     *,
+    statuses: Mapping[str, RunStatus],
     seconds: float,
 ) -> tuple[int, dict[str, Any]]:
     """Show how every run of a handle ended; return 1 unless all succeeded, and the line for programs."""
     from client.show import print_results  # noqa: PLC0415 - only for people
 
     results = read_results(session, handle.runs)
-    print_results(session.console, handle.runs, statuses, results)
-    line = {**_heading(handle), **ended_line(handle, statuses, results, seconds=seconds)}
+    print_results(session.console, handle.runs, statuses=statuses, results=results)
+    line = {**_heading(handle), **ended_line(handle, statuses=statuses, results=results, seconds=seconds)}
     session.emit(line)
     succeeded = all(statuses[run.run_id].status is JobStatus.SUCCEEDED for run in handle.runs)
     return EXIT_OK if succeeded else EXIT_NO, line
@@ -85,9 +85,9 @@ def submitted_line(handle: RunHandle | SweepHandle) -> dict[str, Any]:
 
 def ended_line(
     handle: RunHandle | SweepHandle,
+    *,
     statuses: Mapping[str, RunStatus],
     results: Mapping[str, RunResult],
-    *,
     seconds: float,
 ) -> dict[str, Any]:
     """Return counts per end, how many were joined, how long it took, and one entry per run."""

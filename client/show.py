@@ -133,6 +133,7 @@ def state_text(status: RunStatus) -> str:
 def print_statuses(
     console: Console,
     runs: Sequence[RunHandle],
+    *,
     statuses: Mapping[str, RunStatus],
     results: Mapping[str, RunResult],
 ) -> None:
@@ -148,12 +149,13 @@ def print_statuses(
         state = str(status.status) if is_odd else state_text(status)
         table.add_row(run.run_id, str(run.generation), state, Text(printable(run.label)))
     console.print(table)
-    _print_faults(console, runs, statuses, results)
+    _print_faults(console, runs, statuses=statuses, results=results)
 
 
 def print_results(
     console: Console,
     runs: Sequence[RunHandle],
+    *,
     statuses: Mapping[str, RunStatus],
     results: Mapping[str, RunResult],
 ) -> None:
@@ -170,13 +172,14 @@ def print_results(
         seconds = "" if total is None else f"{total:.1f}"
         table.add_row(Text(short_name(run)), str(status.status), seconds, run.run_id[:12])
     console.print(table)
-    _print_faults(console, runs, statuses, results)
+    _print_faults(console, runs, statuses=statuses, results=results)
     _print_lines(console, (result.video for run in runs if (result := results.get(run.run_id))))
 
 
 def _print_faults(
     console: Console,
     runs: Sequence[RunHandle],
+    *,
     statuses: Mapping[str, RunStatus],
     results: Mapping[str, RunResult],
 ) -> None:

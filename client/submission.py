@@ -166,7 +166,9 @@ def planned(
     return described, ended
 
 
-def queue_entries(sweep: Sweep, runs: Sequence[SweepRun], needs: Mapping[str, list[str]]) -> list[QueuedRun]:
+def queue_entries(
+    sweep: Sweep, runs: Sequence[SweepRun], *, needs: Mapping[str, list[str]]
+) -> list[QueuedRun]:
     """Return what the queue is given for these runs of a sweep."""
     submission = Submission(sweep_id=sweep.sweep_id, priority=sweep.priority, labels=sweep.labels)
     return [

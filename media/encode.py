@@ -29,7 +29,7 @@ TAGS = ("title", "comment", "description", "synopsis", "artist", "copyright", "g
 def encode_mp4(
     path: Path,
     *,
-    frames: NDArray[np.uint8] | Iterable[NDArray[np.uint8]],
+    frames: Iterable[NDArray[np.uint8]],
     waveform: NDArray[np.float32],
     sample_rate_hz: int,
     fps: int = FPS,
@@ -37,17 +37,13 @@ def encode_mp4(
 ) -> MediaSummary:
     """Write a film and return what it holds, as read back; an existing file is replaced in one step.
 
-    `frames` is RGB [F, H, W, 3], or parts of that in order, held one at a time; `waveform` is [2, N], left
-    first, and plays clipped outside -1 to 1; `metadata` takes the names in `TAGS`.
+    `frames` are parts of the film in order, each RGB [F, H, W, 3], held one at a time; `waveform` is [2, N],
+    left first, and plays clipped outside -1 to 1; `metadata` takes the names in `TAGS`.
     Raises FilmInputError, FilmWriteError, FilmVerifyError, and whatever the iterable of parts raises.
     """
     tags = dict(metadata or {})
     _check_tags(tags)
     _check_waveform(waveform, sample_rate_hz=sample_rate_hz)
-    if isinstance(frames, np.ndarray):
-        _check_part(frames)
-        _check_length(waveform, frames=len(frames), sample_rate_hz=sample_rate_hz, fps=fps)
-        frames = [frames]
 
     # Only a kill can leave this file; its name tells a person that it is no film.
     temporary = path.with_name(f".film-{secrets.token_hex(8)}.part")

@@ -78,7 +78,7 @@ def satisfies(offer: list[str], needs: list[str]) -> bool:
 
 
 def entry_payload(
-    run_id: str, generation: int, job: dict[str, Any], key: RunKey, submission: Submission
+    run_id: str, generation: int, *, job: dict[str, Any], key: RunKey, submission: Submission
 ) -> Any:
     """Return the keyword arguments of the task, as JSON values."""
     return {

@@ -286,7 +286,7 @@ def _encode(
     target.parent.mkdir(parents=True, exist_ok=True)
     media = encode_mp4(
         target,
-        frames=generation.frames,
+        frames=[generation.frames],
         waveform=generation.waveform,
         sample_rate_hz=generation.sample_rate_hz,
         metadata={"comment": f"h3 job {request.job.job_id} seed {request.job.seed}"},

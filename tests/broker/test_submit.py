@@ -26,7 +26,7 @@ def test_rq_reads_a_submitted_run_as_its_own(redis_connection: redis.Redis) -> N
     job = rq.job.Job.fetch("ab12-1", connection=redis_connection, serializer=StrictJson)
     assert job.func_name == GENERATE_TASK
     run = make_run()
-    assert job.kwargs == entry_payload("ab12", 1, dict(run.job), run.key, run.submission)
+    assert job.kwargs == entry_payload("ab12", 1, job=dict(run.job), key=run.key, submission=run.submission)
     assert job.get_status() == rq.job.JobStatus.QUEUED
     assert (job.timeout, job.result_ttl, job.failure_ttl) == (6 * 3600, 7 * 86_400, 30 * 86_400)
     assert redis_connection.lrange(keys.queue_key("h3"), 0, -1) == [b"ab12-1"]

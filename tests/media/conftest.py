@@ -28,7 +28,7 @@ def write_film(tmp_path: Path, noise: Callable[[int], NDArray[np.uint8]]) -> Cal
     def write(frames: int, *, waveform: NDArray[np.float32] | None = None) -> Path:
         path = tmp_path / f"{frames}.mp4"
         sound = np.zeros((2, track_samples(frames)), np.float32) if waveform is None else waveform
-        encode_mp4(path, frames=noise(frames), waveform=sound, sample_rate_hz=SAMPLE_RATE_HZ)
+        encode_mp4(path, frames=[noise(frames)], waveform=sound, sample_rate_hz=SAMPLE_RATE_HZ)
         return path
 
     return write

@@ -27,7 +27,7 @@ def test_equal_films_have_equal_bytes(tmp_path: Path, frames: int, times: int) -
     digests = set()
     for number in range(times):
         path = tmp_path / f"{number}.mp4"
-        encode_mp4(path, frames=pictures, waveform=sound, sample_rate_hz=SAMPLE_RATE_HZ)
+        encode_mp4(path, frames=[pictures], waveform=sound, sample_rate_hz=SAMPLE_RATE_HZ)
         digests.add(hashlib.sha256(path.read_bytes()).hexdigest())
         path.unlink()
 

@@ -27,7 +27,7 @@ def test_colour_bars_come_back_within_two_levels(tmp_path: Path, width: int, hei
         bar = np.arange(width) * len(colours) // width  # [W]
         frames = np.broadcast_to(np.array(colours, np.uint8)[bar], (5, height, width, 3))
 
-        encode_mp4(tmp_path / "bars.mp4", frames=frames, waveform=silence(5), sample_rate_hz=32_000)
+        encode_mp4(tmp_path / "bars.mp4", frames=[frames], waveform=silence(5), sample_rate_hz=32_000)
 
         with av.open(str(tmp_path / "bars.mp4")) as film:
             pictures = [to_rgb(picture) for picture in film.decode(video=0)]
@@ -42,7 +42,7 @@ def test_a_red_edge_sits_where_h264_places_chroma(tmp_path: Path) -> None:
     frames = np.zeros((5, 64, 64, 3), np.uint8)
     frames[:, :, 32:] = (200, 0, 0)
 
-    encode_mp4(tmp_path / "edge.mp4", frames=frames, waveform=silence(5), sample_rate_hz=32_000)
+    encode_mp4(tmp_path / "edge.mp4", frames=[frames], waveform=silence(5), sample_rate_hz=32_000)
 
     with av.open(str(tmp_path / "edge.mp4")) as film:
         chroma = next(film.decode(video=0)).to_ndarray()[80:].reshape(32, 32).astype(int)  # V: [H/2, W/2]
@@ -87,7 +87,7 @@ def test_frames_keep_their_order(tmp_path: Path) -> None:
     frames = np.empty((39, 32, 32, 3), np.uint8)
     frames[:] = (np.arange(39, dtype=np.uint8) * 6)[:, None, None, None]
 
-    encode_mp4(tmp_path / "steps.mp4", frames=frames, waveform=silence(39), sample_rate_hz=32_000)
+    encode_mp4(tmp_path / "steps.mp4", frames=[frames], waveform=silence(39), sample_rate_hz=32_000)
 
     with av.open(str(tmp_path / "steps.mp4")) as film:
         greys = np.array([p.to_ndarray(format="rgb24").mean() for p in film.decode(video=0)])

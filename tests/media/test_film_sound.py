@@ -68,7 +68,7 @@ def test_other_rates_that_aac_has_are_kept(tmp_path: Path, noise: Callable[[int]
     waveform = np.zeros((2, round(22 * 44_100 / 24)), np.float32)
     waveform[:, 0] = 0.9
 
-    found = encode_mp4(tmp_path / "a.mp4", frames=noise(22), waveform=waveform, sample_rate_hz=44_100)
+    found = encode_mp4(tmp_path / "a.mp4", frames=[noise(22)], waveform=waveform, sample_rate_hz=44_100)
 
     assert (found.sample_rate_hz, found.samples) == (44_100, waveform.shape[1])
     assert np.abs(decode(tmp_path / "a.mp4")[0][0]).argmax() == 0
