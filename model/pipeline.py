@@ -25,6 +25,7 @@ from model.denoise import denoise
 from model.errors import DeviceUnavailableError, GenerationCancelledError, WrongCheckpointError
 from model.loading.files import ResidentFiles, find_files
 from model.loading.models import Models, OnLoad, load_models, load_video_decoder
+from model.lora.adaln import read_time_embedder
 from model.lora.cards import registry_of
 from model.lora.resident import ResidentLoras, plan_loras
 from model.network import PackedNetwork
@@ -230,12 +231,14 @@ def load_pipeline(
     tokenizer_dir: Path | None = None,
     loras: Sequence[str] = (),
     allow_partial_lora: bool = False,
+    lora_time_embedder: Path | None = None,
     device: str | None = None,
     on_progress: OnLoad = lambda what: None,
 ) -> H3Pipeline:
     """Load a resident set; without any model file named, write h3-tiny below `outputs/` and load that.
 
     `loras` are `FILE` or `NAME=FILE`; one of which some tensors have no place here is refused unless allowed.
+    `lora_time_embedder` is a full transformer file, by which LoRAs' AdaLN deltas fit a pruned one.
     `device` is a torch device name; by default the first CUDA device, else the CPU. The transformer and the
     text encoder compute in bfloat16 on a GPU and in float32 on a CPU, which has no fast bfloat16.
     Raises ModelError, and InvalidRequestError for a registry of the user's own.
@@ -258,7 +261,10 @@ def load_pipeline(
         tokenizer_dir=tokenizer_dir,
         loras=loras,
     )
-    planned = plan_loras(files, registry_of(models_dir), allow_partial=allow_partial_lora)
+    time_embedder = None if lora_time_embedder is None else read_time_embedder(lora_time_embedder)
+    planned = plan_loras(
+        files, registry_of(models_dir), allow_partial=allow_partial_lora, time_embedder=time_embedder
+    )
     place = choose_device(device)
     models = load_models(
         files,
@@ -267,7 +273,7 @@ def load_pipeline(
         vae_dtype=VAE_DTYPES[VaeDtype.FLOAT16],
         on_progress=on_progress,
     )
-    resident = ResidentLoras(models.transformer)
+    resident = ResidentLoras(models.transformer, time_embedder)
     for plan, card in planned:
         on_progress(f"LoRA {card.name}")
         resident.load(plan, card)

@@ -48,6 +48,9 @@ def preview(
     allow_partial_lora: Annotated[
         bool, typer.Option("--allow-partial-lora", help="Apply a LoRA of which some tensors have no place")
     ] = False,
+    lora_time_embedder: Annotated[
+        Path | None, typer.Option(help="A full transformer file: fits AdaLN deltas to a pruned one")
+    ] = None,
     vae_dtype: Annotated[VaeDtype | None, typer.Option(help="Of the video VAE [H3_VAE_DTYPE]")] = None,
     vae_tile_size: Annotated[
         int | None, typer.Option(help="Pixels; only 256 is exact [H3_VAE_TILE_SIZE]")
@@ -77,6 +80,7 @@ def preview(
                 "tokenizer_dir": settings.tokenizer_dir,
                 "loras": lora or [],
                 "allow_partial_lora": allow_partial_lora,
+                "lora_time_embedder": lora_time_embedder,
                 "device": device,
             },
             output=output,

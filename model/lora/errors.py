@@ -57,6 +57,19 @@ class LoraNotLoadedError(ModelError):
         self.name, self.loaded = name, list(loaded)
 
 
+class AdalnProjectionError(ModelError):
+    """Raised when a pruned transformer's table does not follow the time embedder that was given."""
+
+    code = ErrorCode.CHECKPOINT_INVALID
+
+    def __init__(self, left: float) -> None:
+        super().__init__(
+            f"{left:.1%} of the time embedder's curve lie outside the pruned transformer's table; give"
+            " --lora-time-embedder the full file of the same model"
+        )
+        self.left = left
+
+
 def told_dropped(dropped: Mapping[str, Sequence[str]]) -> str:
     """Say for each reason how many tensors it concerns, and name the first."""
     parts = []

@@ -21,6 +21,7 @@ from model.config import TransformerConfig
 from model.dit import H3Transformer
 from model.dit.row_order import row_order
 from model.loading.tensors import open_unchanged, read_tensor
+from model.lora.adaln import Projection, projected
 from model.lora.branch import Branch, LoraLinear
 from model.lora.errors import LoraFileError
 from model.lora.plan import PARTS, Delta, LoraPlan, Pair
@@ -38,9 +39,12 @@ PEFT_KEY: Final = "lora_adapter_metadata"
 """Where diffusers keeps PEFT's configuration, as JSON."""
 
 
-def read_branches(plan: LoraPlan, transformer: H3Transformer) -> dict[str, Branch]:
+def read_branches(
+    plan: LoraPlan, transformer: H3Transformer, projection: Projection | None = None
+) -> dict[str, Branch]:
     """Read what the plan matched, each branch to where its linear lies and in the dtype of its input.
 
+    `projection` is for AdaLN deltas that are wider than their linear.
     Raises LoraFileError for values that are not finite, CheckpointFileError.
     """
     pairs = [pair for delta in plan.deltas.values() for pair in delta.pairs.values()]
@@ -49,17 +53,21 @@ def read_branches(plan: LoraPlan, transformer: H3Transformer) -> dict[str, Branc
     with open_unchanged(plan.header) as file:
         for module, delta in plan.deltas.items():
             branch = _branch(file, module, delta, alpha=alpha, config=transformer.config)
-            branches[module] = branch.to(*_place(transformer, module))
+            linear = _linear(transformer, module)
+            if branch.down is not None and branch.down.shape[1] != linear.in_features:
+                assert projection is not None, "the plan allows no other width without one"
+                branch = projected(branch, projection)
+            dtype = linear.weight.dtype if isinstance(linear, nn.Linear) else transformer.compute_dtype
+            branches[module] = branch.to(linear.weight.device, dtype)
     return branches
 
 
-def _place(transformer: H3Transformer, module: str) -> tuple[torch.device, torch.dtype]:
+def _linear(transformer: H3Transformer, module: str) -> nn.Linear | QuantLinear:
     linear = transformer.get_submodule(module)
-    while isinstance(linear, LoraLinear):
+    if isinstance(linear, LoraLinear):
         linear = linear.base
     assert isinstance(linear, nn.Linear | QuantLinear)
-    weight = linear.weight
-    return weight.device, weight.dtype if isinstance(linear, nn.Linear) else transformer.compute_dtype
+    return linear
 
 
 def default_alpha(header: Header) -> float | None:

@@ -38,8 +38,8 @@ OTHER_KINDS: Final = {
 ADALN: Final = "adaln_proj.linear"
 NO_MODULE: Final = "name no linear of this transformer"
 PRUNED: Final = (
-    "change AdaLN weights {found:,} columns wide where this pruned transformer has {wanted}: to project them,"
-    " the time embedder is needed that pruning took out"
+    "change AdaLN weights {found:,} columns wide where this pruned transformer has {wanted};"
+    " --lora-time-embedder FULL_FILE projects them"
 )
 REPLACED: Final = (
     "replace a weight, which a side branch cannot (PDD files choose one of 32 heads at each step, which this"
@@ -100,9 +100,12 @@ def targets_of(transformer: nn.Module) -> dict[str, tuple[int, int]]:
     }
 
 
-def plan_lora(header: Header, targets: Targets, *, allow_partial: bool = False) -> LoraPlan:
+def plan_lora(
+    header: Header, targets: Targets, *, allow_partial: bool = False, adaln_width: int | None = None
+) -> LoraPlan:
     """Match a file's tensors with the linears in `targets`.
 
+    AdaLN deltas of `adaln_width` columns fit as well: they will be projected.
     Raises LoraFileError, also where nothing fits, and LoraPartialError unless `allow_partial`.
     """
     _refuse_other_kinds(header)
@@ -110,7 +113,8 @@ def plan_lora(header: Header, targets: Targets, *, allow_partial: bool = False) 
     deltas: dict[str, Delta] = {}
     for module, keys in _by_module(header, dropped).items():
         delta = _delta(header, module, keys)
-        reason = _misfit(header, module, delta, targets=targets, kinds={kind for _, kind in keys})
+        kinds = {kind for _, kind in keys}
+        reason = _misfit(header, module, delta, targets=targets, kinds=kinds, adaln_width=adaln_width)
         if reason is None:
             deltas[module] = delta
         else:
@@ -216,7 +220,15 @@ def _pair(header: Header, module: str, names: Mapping[tuple[str, str], str], par
     )
 
 
-def _misfit(header: Header, module: str, delta: Delta, *, targets: Targets, kinds: Set[str]) -> str | None:
+def _misfit(
+    header: Header,
+    module: str,
+    delta: Delta,
+    *,
+    targets: Targets,
+    kinds: Set[str],
+    adaln_width: int | None,
+) -> str | None:
     """Say why a delta has no place in this transformer, in words that follow the number of its tensors."""
     if kinds & {"set_weight", "set_bias"}:
         return REPLACED
@@ -227,10 +239,11 @@ def _misfit(header: Header, module: str, delta: Delta, *, targets: Targets, kind
         (_size(header, pair), rows // len(PARTS) if part else rows) for part, pair in delta.pairs.items()
     ]
     sizes += [(header.tensors[delta.diff].shape, rows)] if delta.diff is not None else []
+    of_full_adaln = module.endswith(ADALN) and delta.diff is None
     for size, wanted_rows in sizes:
-        if size == (wanted_rows, columns):
+        if size == (wanted_rows, columns) or (of_full_adaln and size == (wanted_rows, adaln_width)):
             continue
-        if module.endswith(ADALN) and size[0] == wanted_rows and size[-1] > columns:
+        if of_full_adaln and size[0] == wanted_rows and size[-1] > columns:
             return PRUNED.format(found=size[-1], wanted=columns)
         return f"change weights of {_by(size)} where this transformer has {_by((wanted_rows, columns))}"
     if delta.diff_bias is not None and header.tensors[delta.diff_bias].shape != (rows,):

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import torch
 
 from model.dit import H3Transformer
+from model.dit.timesteps import TimeEmbedder
 from model.loading.files import ResidentFiles
 from model.loading.plans import plan_transformer
+from model.lora.adaln import project
 from model.lora.branch import Active, LoraLinear
 from model.lora.cards import card_of
 from model.lora.errors import LoraNotLoadedError, told_dropped
@@ -25,8 +27,10 @@ log = logging.getLogger(__name__)
 class ResidentLoras:
     """Loads planned LoRAs beside a transformer, in order, and switches them."""
 
-    def __init__(self, transformer: H3Transformer) -> None:
+    def __init__(self, transformer: H3Transformer, time_embedder: TimeEmbedder | None = None) -> None:
+        """With the time embedder of a full file, AdaLN deltas of that layout fit a pruned transformer."""
         self._transformer = transformer
+        self._time_embedder = time_embedder
         self._active = Active()
         self._numbers: dict[str, int] = {}
         self.cards: list[LoraCard] = []
@@ -34,7 +38,10 @@ class ResidentLoras:
     def load(self, plan: LoraPlan, card: LoraCard) -> None:
         """Read a LoRA's factors to where the linears lie that they change. Raises LoraFileError."""
         number = self._numbers[card.name] = len(self._numbers)
-        for module, branch in read_branches(plan, self._transformer).items():
+        projection = None
+        if self._time_embedder is not None and self._transformer.config.pruned:
+            projection = project(self._time_embedder, self._transformer.adaln_t_table)
+        for module, branch in read_branches(plan, self._transformer, projection).items():
             self._lora_linear(module).branches[str(number)] = branch
         self.cards.append(card)
 
@@ -61,13 +68,21 @@ class ResidentLoras:
 
 
 def plan_loras(
-    files: ResidentFiles, registry: PublishedFiles, *, allow_partial: bool
+    files: ResidentFiles,
+    registry: PublishedFiles,
+    *,
+    allow_partial: bool,
+    time_embedder: TimeEmbedder | None = None,
 ) -> list[tuple[LoraPlan, LoraCard]]:
     """Match every LoRA of a resident set with its transformer, by headers alone. Raises as `plan_lora`."""
     if not files.loras:
         return []
     targets = targets_of(plan_transformer(files.transformer, compute_dtype=torch.bfloat16).module)
-    plans = [plan_lora(file.header, targets, allow_partial=allow_partial) for file in files.loras]
+    width = None if time_embedder is None else time_embedder.proj_out.out_features
+    plans = [
+        plan_lora(file.header, targets, allow_partial=allow_partial, adaln_width=width)
+        for file in files.loras
+    ]
     for file, plan in zip(files.loras, plans, strict=True):
         if plan.dropped:
             log.warning("LoRA %s is loaded in part: %s", file.name, told_dropped(plan.dropped))

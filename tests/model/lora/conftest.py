@@ -27,7 +27,7 @@ def request_rows() -> dict[str, Any]:
     """Rows, timesteps and layout of the request; `text_embeds` come before `condition_proj`."""
     shape, generator = LatentShape(frames=3, height=4, width=6, audio=5), torch.Generator().manual_seed(5)
     layout = pack_t2va(NUM_TEXT, shape)
-    timesteps, timestep_index = row_timesteps(layout, t_video=0.3, t_audio=0.6)
+    timesteps, timestep_index = row_timesteps(layout, t_video=4 / 16, t_audio=10 / 16)
     return {
         "video_rows": torch.randn(shape.video_tokens, FULL.video_row_dim, generator=generator),
         "audio_rows": torch.randn(shape.audio_tokens, FULL.audio_channels, generator=generator),
