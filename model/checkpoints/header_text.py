@@ -5,8 +5,10 @@ before anything can be checked, and does not say where a fault is. Here every va
 stands: a string map for `__metadata__`, and for each tensor exactly dtype, shape and data_offsets.
 """
 
+import itertools
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -138,11 +140,12 @@ class _Parser:
     def _check_bytes(
         self, what: str, dtype: str, shape: tuple[int, ...], *, begin: int, end: int, start: int
     ) -> None:
-        bits = math.prod(shape) * ELEMENT_BITS[dtype]
-        if bits >= 2**67:  # 2^64 bytes
+        products = itertools.accumulate(shape, operator.mul, initial=ELEMENT_BITS[dtype])
+        if max(products) >= 2**64:  # even where a 0 follows: other readers multiply in this order, in 64 bits
             self.fail(f"{what} ({dtype} {list(shape)}) has more bytes than a file can", start)
         if begin > end:
             self.fail(f"{what} ends ({end:,}) before it begins ({begin:,})", start)
+        bits = math.prod(shape) * ELEMENT_BITS[dtype]
         if bits != (end - begin) * 8:
             needed = f"{bits // 8:,}" if bits % 8 == 0 else f"{bits / 8:,}"
             self.fail(

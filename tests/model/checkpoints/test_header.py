@@ -165,6 +165,7 @@ TEXTS: dict[str, tuple[Any, str]] = {
     "size of 2^64": ({"w": entry(shape=[2**64])}, "no integer of 0 to"),
     "size of 5,000 digits": (HUGE, "no integer of 0 to"),
     "bytes beyond 2^64": ({"w": entry(shape=[2**32, 2**32])}, "more bytes than a file"),
+    "bytes beyond 2^64 times zero": ({"w": entry(shape=[2, 2**63, 0], end=0)}, "more bytes than a file"),
     "rank 9": ({"w": entry(shape=[1] * 9)}, "more than 8 numbers"),
     "one offset": ({"w": {**entry(), "data_offsets": [8]}}, "not two numbers"),
     "three offsets": ({"w": {**entry(), "data_offsets": [0, 8, 8]}}, "more than 2 numbers"),
