@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests/ is no package
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before it, or tests/model would stand for model
 
 from own_redis import OwnRedis
+from own_s3 import CREDENTIALS, OwnS3
 
 from storage.local import LocalStore
 
@@ -139,3 +140,15 @@ def own_redis(redis_program: str, tmp_path: Path, free_port: int) -> Iterator[Ow
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture
+def own_s3(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnS3]:
+    """A running S3 service that a test may end; its credentials are in the environment."""
+    pytest.importorskip("moto", reason="moto[server] brings the S3 service of this test")
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    service = OwnS3(folder=tmp_path, port=free_port)
+    service.start()
+    yield service
+    service.kill()

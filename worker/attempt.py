@@ -1,4 +1,4 @@
-"""One attempt at one run: generate, store, and the record and manifest that say what came of it.
+"""One attempt at one run: generate, and the record and manifest that say what came of it.
 
 The manifest decides: it is created once, by whoever comes first, for success and failure alike. Everything
 else of an attempt lies in a folder of its own and can be lost without harm.
@@ -24,9 +24,12 @@ from queue_schemas.loras import applied_loras, lora_notes
 from queue_schemas.results import EngineReady, GenerateResult, Manifest
 from storage.base import ArtifactStore
 from storage.layout import attempt_prefix, manifest_key
+from worker.attempt_log import AttemptLog
 from worker.engine_client import EngineClient
+from worker.engine_log import engine_log_size
 from worker.errors import EngineLostError
 from worker.slot import Slot
+from worker.spool import MadeBy, MadeFilm
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,16 @@ class Attempt:
     """Role to stored file."""
     upload_seconds: float | None = None
     total_seconds: float | None = None
+    """Up to the film, then up to its end in the store, without the wait for a store that was away."""
+    log: AttemptLog | None = None
+    engine_log_size: int = 0
+    """Where the engine's log ended before this job."""
+
+    @property
+    def output_root(self) -> Path:
+        """The engine's folder; known once it was prepared for."""
+        assert self.ready is not None, "prepare comes first"
+        return Path(self.ready.output_root)
 
     def key(self, name: str) -> str:
         return f"{attempt_prefix(self.run_id, self.generation, self.number)}/{name}"
@@ -73,37 +86,32 @@ def prepare(
     attempt.job = read_job(attempt.fields)
     on_event(ProgressEvent(stage=Stage.WAITING))
     attempt.ready = attempt.slot.engine if attempt.slot else engine.wait_ready(seconds=engine_seconds)
+    attempt.engine_log_size = engine_log_size(attempt.output_root, node=attempt.ready.environment.node)
 
 
 def make_film(
     attempt: Attempt,
     *,
     engine: EngineClient,
-    store: ArtifactStore,
     on_event: Callable[[ProgressEvent], None],
     engine_seconds: float,
-) -> None:
-    """Have a prepared attempt's film made and stored; `engine_seconds` bounds the wait for a free seat."""
+) -> MadeFilm:
+    """Have a prepared attempt's film made; `engine_seconds` bounds the wait for a free seat."""
     assert attempt.job is not None, "prepare comes first"
-    assert attempt.ready is not None, "prepare comes first"
-    root = Path(attempt.ready.output_root)
     body = attempt.job.model_dump(mode="json") | {
         "output": f"{attempt_prefix(attempt.run_id, attempt.generation, attempt.number)}/video.mp4"
     }
     token, attempt.slot = attempt.slot.token if attempt.slot else None, None
     attempt.result = engine.generate(body, on_event=on_event, busy_seconds=engine_seconds, reservation=token)
-    film = root / attempt.result.output
+    film = attempt.output_root / attempt.result.output
     if not film.is_file():
         raise EngineLostError(f"the engine's film is not at {film}: the engine must run on this machine")
-    on_event(ProgressEvent(stage=Stage.UPLOAD))
-    upload_started = time.monotonic()
-    attempt.files["video"] = store.put_file(attempt.key("video.mp4"), film)
-    ended = time.monotonic()
     engine_wait = attempt.result.seconds.engine_wait or 0.0
-    attempt.upload_seconds = ended - upload_started
-    attempt.total_seconds = ended - attempt.started - engine_wait
-    film.unlink(missing_ok=True)
-    _prune(film.parent, root)
+    attempt.total_seconds = time.monotonic() - attempt.started - engine_wait
+    made_by = MadeBy(
+        run_id=attempt.run_id, generation=attempt.generation, attempt=attempt.number, result=attempt.result
+    )
+    return MadeFilm(film, made_by)
 
 
 def read_job(fields: dict[str, Any]) -> Job:
@@ -122,7 +130,10 @@ def status_after(error: JobError | None) -> JobStatus:
 
 
 def write_record(attempt: Attempt, *, store: ArtifactStore, error: JobError | None) -> None:
-    """Store the attempt's request and its benchmark record."""
+    """Store the attempt's request and its benchmark record, and its log unless it succeeded."""
+    if error is not None and attempt.log is not None:
+        text = attempt.log.text().encode()
+        attempt.files["log"] = store.put_bytes(attempt.key("log.txt"), text)
     if attempt.job is not None:
         fields = attempt.job.model_dump(mode="json")
         _put_json(attempt, store, role="request", name="request.json", value=fields)
@@ -251,13 +262,3 @@ def _expected(attempt: Attempt) -> dict[str, Any]:
 def _put_json(attempt: Attempt, store: ArtifactStore, *, role: str, name: str, value: Any) -> None:
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
     attempt.files[role] = store.put_bytes(attempt.key(name), text.encode())
-
-
-def _prune(folder: Path, root: Path) -> None:
-    """Remove folders that the film's removal left empty, up to the output root."""
-    while folder != root and folder.is_relative_to(root):
-        try:
-            folder.rmdir()
-        except OSError:  # not empty: another attempt's
-            return
-        folder = folder.parent

@@ -6,6 +6,7 @@ time; and it is asked for only when something waits, so that an idle fleet is qu
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Final
 
 import redis
@@ -28,8 +29,15 @@ _BLOCK_SECONDS: Final = 4.0
 class Claimer:
     """Takes leases for one puller; without a door it claims whatever the engine does."""
 
-    def __init__(self, connection: redis.Redis, who: Claimant, *, door: SlotDoor | None) -> None:
-        self._connection, self._who, self._door = connection, who, door
+    def __init__(
+        self,
+        connection: redis.Redis,
+        who: Claimant,
+        *,
+        door: SlotDoor | None,
+        may_claim: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._connection, self._who, self._door, self._may_claim = connection, who, door, may_claim
         self.unstarted: Lease | None = None
         """Claimed, and its job process not yet begun: given back when a signal comes in between."""
 
@@ -46,7 +54,7 @@ class Claimer:
         pause = _SLOT_POLL_SECONDS
         while True:
             idle = peek(self._connection, self._who)
-            if idle is None:
+            if idle is None and self._may_claim():
                 found = self._take()
                 if found is not None:
                     return found

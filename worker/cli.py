@@ -4,6 +4,7 @@ Options name what the environment names too, and win over it. Secrets (Redis pas
 child processes through the environment, never as arguments.
 """
 
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,6 +46,13 @@ Loras = Annotated[
 PartialLora = Annotated[
     bool, typer.Option("--allow-partial-lora", help="Load a LoRA of which some tensors have no place here")
 ]
+TimeEmbedder = Annotated[
+    Path | None,
+    typer.Option(
+        "--lora-time-embedder",
+        help="A full transformer file: fits LoRAs' AdaLN deltas to a pruned transformer",
+    ),
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; chosen when left out")]
 OutputDir = Annotated[Path | None, typer.Option(help="Where films wait for storage [H3_OUTPUT_DIR]")]
 Node = Annotated[str | None, typer.Option(help="Name of this node; host and port when left out [H3_NODE]")]
@@ -76,6 +84,7 @@ def run(
     audio_vae: AudioVae = None,
     lora: Loras = None,
     allow_partial_lora: PartialLora = False,
+    lora_time_embedder: TimeEmbedder = None,
     device: Device = None,
     output_dir: OutputDir = None,
     port: Port = None,
@@ -109,6 +118,7 @@ def run(
             "--text-encoder": text_encoder,
             "--video-vae": video_vae,
             "--audio-vae": audio_vae,
+            "--lora-time-embedder": lora_time_embedder,
             "--device": device,
         }
         command = module_command("worker.cli", "serve")
@@ -140,6 +150,7 @@ def serve(
     audio_vae: AudioVae = None,
     lora: Loras = None,
     allow_partial_lora: PartialLora = False,
+    lora_time_embedder: TimeEmbedder = None,
     device: Device = None,
     output_dir: OutputDir = None,
     host: Host = "127.0.0.1",
@@ -151,6 +162,7 @@ def serve(
     """Load the models once and answer POST /generate and GET /ready until a signal."""
     from worker.embedded_redis import free_port  # noqa: PLC0415 - the other commands run without these
     from worker.engine import Engine  # noqa: PLC0415
+    from worker.engine_log import EngineLog  # noqa: PLC0415
     from worker.output_root import check_output_root, remove_leftovers  # noqa: PLC0415
     from worker.serving import serve as serve_engine  # noqa: PLC0415
 
@@ -168,6 +180,7 @@ def serve(
             tokenizer_dir=settings.tokenizer_dir,
             loras=lora or (),
             allow_partial_lora=allow_partial_lora,
+            lora_time_embedder=lora_time_embedder,
             device=device,
             on_progress=tell,
         )
@@ -186,6 +199,7 @@ def serve(
         check_output_root(settings.output_dir)
         remove_leftovers(settings.output_dir)
         settings = replace(settings, port=settings.port or free_port())  # the node is named by it
+        logging.getLogger().addHandler(EngineLog(settings.output_dir, node=node_of(settings)))
         serve_engine(load, host=host, port=settings.port, api_token=settings.api_token)
 
 

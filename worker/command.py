@@ -48,7 +48,10 @@ def reported(output: Output | None = None, *, level: int = logging.INFO) -> Iter
     """End the command with one sentence and the exit code that fits; no traceback for a known error."""
     output = output or Output()
     level = logging.ERROR if output.quiet else level
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s", level=level)
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setLevel(level)  # of what is shown; the logs of attempts and of the engine hold more
+    form = "%(asctime)s %(name)s: %(message)s"
+    logging.basicConfig(handlers=[shown], format=form, level=min(level, logging.INFO))
     for noisy in ("urllib3", "uvicorn.error", "rq"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
     hang_up_as_terminate()

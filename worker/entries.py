@@ -26,6 +26,7 @@ from broker.serializer import StrictJson
 from queue_schemas import limits
 from queue_schemas.tasks import GENERATE_TASK
 from worker import tasks
+from worker.attempt_log import AttemptLog
 from worker.claiming import Claimer
 from worker.errors import EntryRefusedError
 from worker.slot import Slot
@@ -46,6 +47,8 @@ class GenerateEntry(Job):
     """Set by the claim."""
     slot: Slot | None = None
     """The engine's next slot, reserved for this job."""
+    attempt_log: AttemptLog | None = None
+    """Open from before the fork until the job process has ended."""
     began: bool = False
     """Whether the task was called, so that the entry is one of ours."""
 
@@ -53,7 +56,7 @@ class GenerateEntry(Job):
     def func(self) -> Callable[..., Any]:
         if self.func_name != GENERATE_TASK or self.instance is not None or self.args:
             raise EntryRefusedError(f"this worker runs {GENERATE_TASK} only, not {self.func_name!r:.100}")
-        context, connection, lease, slot = self.context, self.connection, self.lease, self.slot
+        context, connection, lease = self.context, self.connection, self.lease
         assert context is not None, "make_puller sets it"
         if lease is None:
             raise EntryRefusedError(f"entry {self.id} was not claimed")
@@ -61,7 +64,14 @@ class GenerateEntry(Job):
 
         def call(**_: Any) -> dict[str, Any]:
             self.began = True
-            return tasks.generate(run, context=context, connection=connection, lease=lease, slot=slot)
+            return tasks.generate(
+                run,
+                context=context,
+                connection=connection,
+                lease=lease,
+                slot=self.slot,
+                attempt_log=self.attempt_log,
+            )
 
         return call
 

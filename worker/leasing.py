@@ -14,6 +14,8 @@ class LeaseTimes:
     """How often a puller renews the lease of its job."""
     patience_seconds: float = 600.0
     """How long a job waits for a Redis that is away, before it commits by the store's word alone."""
+    storage_seconds: float = 4 * 3600.0
+    """How long a job process that has its film holds on to it while the store is away."""
     cancel_poll_seconds: float = 0.5
     max_attempts: int = 3
     max_claims: int = 20

@@ -26,12 +26,15 @@ from rq.worker import Worker, WorkerStatus
 
 from broker.claim import Claimant, park
 from broker.connection import hurry
+from broker.keys import parse_entry_id
 from broker.lease import Lease, renew, requeue, settle
 from broker.patience import AWAY, patiently
 from broker.serializer import StrictJson
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError, JobStatus
 from storage.errors import StorageError
+from storage.layout import attempt_prefix
+from worker.attempt_log import AttemptLog
 from worker.claiming import Claimer
 from worker.ending import CANCELLED, Ended, FailedAttempt, end_failed_attempt
 from worker.entries import FleetQueue, GenerateEntry
@@ -98,6 +101,8 @@ class Puller(Worker):
         self._stopped_job_id = None  # a stop that came too late must not mark the next attempt
         self._ended_with = self._lost_execution = None
         self.claimer.unstarted = None
+        assert isinstance(job, GenerateEntry), "make_puller says so"
+        job.attempt_log = AttemptLog()  # before the fork: both processes write to it
         execution = Execution(_lease(job).execution, job.id, self.connection, worker_name=self.name)
         execution._job = job
         self.executions[execution.id] = execution
@@ -169,6 +174,8 @@ class Puller(Worker):
             self.claimer.release(job.slot)  # of a job process that may have died before it could
         if status and self._lost_execution != execution.id:
             self._end_for_dead_process(job, status)
+        if isinstance(job, GenerateEntry) and job.attempt_log is not None:
+            job.attempt_log.close()
 
     def maintain_heartbeats(self, job: Job, execution: Execution) -> None:
         """Renew the lease; a lease that was taken away ends the job process. No Redis: skip this beat."""
@@ -255,10 +262,15 @@ class Puller(Worker):
             case LeaseLostError():
                 return
             case AttemptFailedError():
-                attempt = FailedAttempt(
-                    lease=lease, error=error.error, counts=error.counts, files=error.files
+                said = _log_of(job)
+                failed = FailedAttempt(
+                    lease=lease,
+                    error=error.error,
+                    counts=error.counts,
+                    files=error.files,
+                    log=said.tail() if said else "",
                 )
-                self._end_failed(attempt)
+                self._end_failed(failed)
             case RunCancelledError():
                 settle(self.connection, lease, status=JobStatus.CANCELLED, fleet=fleet)
             case JobFailedError():
@@ -278,7 +290,17 @@ class Puller(Worker):
             error = JobError(
                 code=ErrorCode.INTERNAL, message=f"the job's process ended with {how}", retryable=True
             )
-        self._patiently(job, lambda: self._end_failed(FailedAttempt(lease=lease, error=error, files={})))
+            log.error("entry %s: %s", job.id, error.message)
+        self._patiently(job, lambda: self._end_failed(self._without_process(job, lease, error)))
+
+    def _without_process(self, job: Job, lease: Lease, error: JobError) -> FailedAttempt:
+        """Return the attempt of a job process that is gone, with the log that it left here."""
+        said = _log_of(job)
+        if said is None:
+            return FailedAttempt(lease=lease, error=error, files={})
+        key = f"{attempt_prefix(*parse_entry_id(lease.entry), lease.number)}/log.txt"
+        file = open_task_store(self.context, self.connection).put_bytes(key, said.text().encode())
+        return FailedAttempt(lease=lease, error=error, files={"log": file}, log=said.tail())
 
     def _end_failed(self, attempt: FailedAttempt) -> Ended:
         return end_failed_attempt(
@@ -298,11 +320,16 @@ class Puller(Worker):
 
 
 def make_puller(
-    connection: redis.Redis, *, context: TaskContext, name: str, door: SlotDoor | None = None
+    connection: redis.Redis,
+    *,
+    context: TaskContext,
+    name: str,
+    door: SlotDoor | None = None,
+    may_claim: Callable[[], bool] = lambda: True,
 ) -> Puller:
     """Return a puller of the fleet's queues; its job processes get `context` by being forked from it.
 
-    With a `door` it claims only what the engine has a slot for.
+    With a `door` it claims only what the engine has a slot for, and nothing while it may not.
     """
     name = f"{name}-{os.getpid()}-{time.time_ns():x}"
     who = Claimant(
@@ -311,7 +338,7 @@ def make_puller(
         worker=name,
         lease_seconds=context.times.lease_seconds,
     )
-    claimer = Claimer(connection, who, door=door)
+    claimer = Claimer(connection, who, door=door, may_claim=may_claim)
     job_class = type("GenerateEntry", (GenerateEntry,), {"context": context, "claimer": claimer})
     # rq wants a queue to name; which ones are looked at is found out at every claim.
     queue = FleetQueue(context.fleet, connection=connection, job_class=job_class, serializer=StrictJson)
@@ -326,6 +353,10 @@ def make_puller(
     )
     puller.context, puller.claimer = context, claimer
     return puller
+
+
+def _log_of(job: Job) -> AttemptLog | None:
+    return job.attempt_log if isinstance(job, GenerateEntry) else None
 
 
 def _lease(job: Job) -> Lease:

@@ -1,14 +1,18 @@
 """One puller from its settings: what `h3-worker pull` runs."""
 
 import gc
+from pathlib import Path
 
 from broker.connection import connect, queue_errors
+from storage.uri import open_store
 from worker.engine_client import EngineAddress, EngineClient
 from worker.leasing import LeaseTimes
 from worker.offers import offers_of
 from worker.puller import make_puller
 from worker.settings import Settings
 from worker.slot import SlotDoor
+from worker.spool import Spool
+from worker.spool_gate import SpoolGate
 from worker.tasks import TaskContext
 from worker.turns import decides_by_itself
 
@@ -33,5 +37,8 @@ def pull_until_signal(settings: Settings, *, engine_seconds: float, times: Lease
     gc.collect()
     gc.freeze()  # job processes share these objects' memory as long as no collection writes into it
     with SlotDoor(address) as door, queue_errors(connection):
-        puller = make_puller(connection, context=context, name=ready.environment.node, door=door)
+        store = open_store(settings.storage_url)
+        gate = SpoolGate(Spool(Path(ready.output_root)), probe=store.conditional_writes)
+        name = ready.environment.node
+        puller = make_puller(connection, context=context, name=name, door=door, may_claim=gate.is_open)
         puller.work(logging_level="WARNING")

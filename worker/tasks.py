@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import redis
+from pydantic import ValidationError
 from rq.timeouts import JobTimeoutException
 
 from broker import keys
@@ -19,9 +20,13 @@ from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError, JobStatus
 from queue_schemas.results import Manifest
 from storage.base import ArtifactStore
-from worker.attempt import Attempt, commit, make_film, prepare, read_manifest, write_record
+from storage.errors import StorageError
+from worker.attempt import Attempt, commit, job_id_of, make_film, prepare, read_manifest, write_record
+from worker.attempt_log import AttemptLog
 from worker.cancellation import CancelWatch
+from worker.delivery import deliver, note
 from worker.engine_client import EngineAddress, EngineClient
+from worker.engine_log import engine_said
 from worker.errors import (
     AttemptFailedError,
     EngineStalledError,
@@ -33,6 +38,8 @@ from worker.errors import (
 from worker.leasing import LeaseTimes
 from worker.relay import ProgressRelay
 from worker.slot import Slot, give_back
+from worker.spool import Spool
+from worker.storing import until_stored
 from worker.turns import open_fleet_store
 
 log = logging.getLogger(__name__)
@@ -76,7 +83,13 @@ class TaskArguments:
 
 
 def generate(
-    run: TaskArguments, *, context: TaskContext, connection: redis.Redis, lease: Lease, slot: Slot | None
+    run: TaskArguments,
+    *,
+    context: TaskContext,
+    connection: redis.Redis,
+    lease: Lease,
+    slot: Slot | None,
+    attempt_log: AttemptLog | None,
 ) -> dict[str, Any]:
     """Make one run and commit its manifest; a run that has one already is only reported.
 
@@ -90,21 +103,24 @@ def generate(
         fields=run.job,
         queue_wait_seconds=lease.wait_seconds,
         slot=slot,
+        log=attempt_log,
     )
+    log.info("job %s: attempt %d", lease.entry, lease.number)
     try:
         store = open_task_store(context, connection)
-        manifest = read_manifest(store, run.run_id, run.generation)
+        manifest = _look(attempt, context=context, store=store)
         if manifest is None:
             error = _try(attempt, context=context, connection=connection, lease=lease, store=store)
-            check_lease(connection, lease, times=context.times)
-            manifest = commit(attempt, store=store, error=error)
+            manifest = _commit(
+                attempt, error, context=context, connection=connection, lease=lease, store=store
+            )
+        _tidy(attempt, store=store)
     except (LeaseLostError, AttemptFailedError):
         raise
     except Exception as caught:  # the store, a damaged manifest: nothing that this job did
         log.warning("job %s: %s: %s", lease.entry, type(caught).__name__, caught)
         error = job_error(_named(caught))
-        counts = attempt.result is not None or error.code not in _OTHERS
-        raise AttemptFailedError(error, counts=counts, files=attempt.files) from None
+        raise AttemptFailedError(error, counts=error.code not in _OTHERS, files=attempt.files) from None
     finally:
         give_back(context.engine, attempt.slot)  # of a run that had ended already, or was refused
     return _outcome(manifest)
@@ -136,6 +152,21 @@ def check_lease(connection: redis.Redis, lease: Lease, *, times: LeaseTimes) -> 
         raise LeaseLostError(f"the lease of {lease.entry} was taken away")
 
 
+def _look(attempt: Attempt, *, context: TaskContext, store: ArtifactStore) -> Manifest | None:
+    """Return how the run has ended, if it has; a store that is away is waited for, without the slot."""
+
+    def release() -> None:
+        give_back(context.engine, attempt.slot)
+        attempt.slot = None
+
+    return until_stored(
+        lambda: read_manifest(store, attempt.run_id, attempt.generation),
+        seconds=context.times.storage_seconds,
+        what=f"job {attempt.run_id}",
+        on_wait=release,
+    )
+
+
 def _try(
     attempt: Attempt, *, context: TaskContext, connection: redis.Redis, lease: Lease, store: ArtifactStore
 ) -> JobError | None:
@@ -149,23 +180,70 @@ def _try(
             watch.interrupting(),
         ):
             _run(attempt, context=context, relay=relay, store=store)
-        write_record(attempt, store=store, error=None)
     except Exception as caught:  # the one place where a job's exceptions become its error
         error = job_error(_named(caught))
+        _ask_engine_log(attempt)
         log.warning("job %s: %s: %s", entry, error.code, error.message)
         _record_failure(attempt, store=store, error=error, entry=entry)
         if error.retryable:
-            counts = relay.reached_gpu or _is_own_fault(error, attempt)
+            at_work = relay.reached_gpu and error.code is not ErrorCode.STORAGE_UNAVAILABLE
+            counts = at_work or _is_own_fault(error, attempt)
             raise AttemptFailedError(error, counts=counts, files=attempt.files) from None
         return error
     return None
 
 
 def _run(attempt: Attempt, *, context: TaskContext, relay: ProgressRelay, store: ArtifactStore) -> None:
-    seconds = context.engine_seconds
+    seconds, what = context.engine_seconds, f"job {attempt.run_id}"
     with EngineClient(context.engine) as engine:
         prepare(attempt, engine=engine, on_event=relay, engine_seconds=seconds)
-        make_film(attempt, engine=engine, store=store, on_event=relay, engine_seconds=seconds)
+        spool = Spool(attempt.output_root)
+        film = spool.find(attempt.run_id, attempt.generation, job_id=job_id_of(attempt))
+        if film is None:
+            film = make_film(attempt, engine=engine, on_event=relay, engine_seconds=seconds)
+        else:
+            give_back(context.engine, attempt.slot)
+            attempt.slot = None
+            attempt.result = film.made_by.result
+            note(attempt, f"made by attempt {film.made_by.attempt} of this run, which could not store it")
+    patience = context.times.storage_seconds
+    deliver(attempt, film, store=store, spool=spool, on_event=relay, seconds=patience)
+    until_stored(lambda: write_record(attempt, store=store, error=None), seconds=patience, what=what)
+
+
+def _commit(
+    attempt: Attempt,
+    error: JobError | None,
+    *,
+    context: TaskContext,
+    connection: redis.Redis,
+    lease: Lease,
+    store: ArtifactStore,
+) -> Manifest:
+    """Create the manifest under a lease that is looked at before every try."""
+
+    def act() -> Manifest:
+        check_lease(connection, lease, times=context.times)
+        return commit(attempt, store=store, error=error)
+
+    return until_stored(act, seconds=context.times.storage_seconds, what=f"job {attempt.run_id}")
+
+
+def _tidy(attempt: Attempt, *, store: ArtifactStore) -> None:
+    """Remove this run's film from the spool, if it was there, and those of runs that ended elsewhere."""
+    if attempt.ready is None:
+        return
+    try:
+        Spool(attempt.output_root).tidy(lambda *run: read_manifest(store, *run) is not None)
+    except (StorageError, ValidationError) as error:  # the next job does it
+        log.warning("job %s: spool not tidied: %s", attempt.run_id, error)
+
+
+def _ask_engine_log(attempt: Attempt) -> None:
+    """Add what the engine said during this job to the attempt's log."""
+    if attempt.log is not None and attempt.ready is not None:
+        node, since = attempt.ready.environment.node, attempt.engine_log_size
+        attempt.log.add(engine_said(attempt.output_root, node=node, since=since), prefix="engine| ")
 
 
 def _outcome(manifest: Manifest) -> dict[str, Any]:

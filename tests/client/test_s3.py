@@ -1,17 +1,12 @@
 """The client with its outputs in S3: the same answers as from a folder, and links instead of paths."""
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from own_s3 import OwnS3
 
 from client.client import H3Client
 from client.collect import collect_files
@@ -21,41 +16,11 @@ from client.handle import Outcome
 from client.settings import ClientSettings
 from queue_schemas.events import JobStatus
 
-SERVER = Path(__file__).parents[1] / "storage" / "s3_server.py"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "AKIAFORTESTSONLY", "AWS_SECRET_ACCESS_KEY": "a-secret"}
-
 
 @pytest.fixture
-def bucket(free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def bucket(own_s3: OwnS3) -> str:
     """Address of an empty prefix in a bucket of a service on this machine."""
-    pytest.importorskip("moto", reason="moto[server] brings the S3 service of this test")
-    import boto3.session
-
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    server = subprocess.Popen(
-        [sys.executable, str(SERVER), str(free_port), str(tmp_path / "requests")],
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **CREDENTIALS},
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while not _listens(free_port):
-            assert server.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        endpoint = f"http://127.0.0.1:{free_port}"
-        session = boto3.session.Session(*CREDENTIALS.values(), region_name="us-east-1")
-        session.client("s3", endpoint_url=endpoint).create_bucket(Bucket="films")
-        yield f"s3://films/h3?endpoint={endpoint}&region=us-east-1"
-    finally:
-        server.send_signal(signal.SIGKILL)
-        server.wait()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as tried:
-        return tried.connect_ex(("127.0.0.1", port)) == 0
+    return own_s3.url
 
 
 def test_a_sweep_in_a_bucket_is_followed_fetched_collected_resumed_and_cancelled(

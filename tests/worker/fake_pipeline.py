@@ -3,6 +3,7 @@
 Run as a program it is an engine, with settings from the environment as usual.
 """
 
+import logging
 import os
 import threading
 import time
@@ -125,6 +126,7 @@ def main() -> None:
     """Serve a fake pipeline with the settings of the environment."""
     from worker.command import reported
     from worker.engine import Engine
+    from worker.engine_log import EngineLog
     from worker.serving import serve
     from worker.settings import node_of, read_settings
 
@@ -135,6 +137,8 @@ def main() -> None:
         return Engine(FakePipeline(), output_root=settings.output_dir, node=node_of(settings))
 
     with reported():
+        settings.output_dir.mkdir(parents=True, exist_ok=True)
+        logging.getLogger().addHandler(EngineLog(settings.output_dir, node=node_of(settings)))
         serve(load, host="127.0.0.1", port=settings.port, api_token=settings.api_token)
 
 

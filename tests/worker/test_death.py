@@ -13,6 +13,7 @@ from broker.claim import Claimant, claim
 from broker.lease import Lease
 from broker.letters import dead_letters
 from queue_schemas.events import JobStatus
+from storage.layout import attempt_prefix
 from storage.local import LocalStore
 from worker.attempt import create_manifest
 
@@ -47,6 +48,12 @@ def test_a_job_whose_processes_are_killed_runs_again(
     manifest = fleet.manifest(run_id)
     assert (manifest.status, manifest.attempt) == (JobStatus.SUCCEEDED, 2)
     assert fleet.attempts_used(run_id) == 2
+    left = fleet.store / attempt_prefix(run_id, 1, 1) / "log.txt"
+    if victims == "job process":  # its puller has what it said
+        assert "attempt 1\n" in left.read_text()
+        assert "the job's process ended with signal 9" in left.read_text()
+    else:
+        assert not left.exists()
 
 
 @pytest.mark.usefixtures("janitor")

@@ -3,7 +3,6 @@
 import socket
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from broker.states import read_states
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.results import EngineReady
-from storage.local import LocalStore
 from worker.attempt import Attempt, make_film, prepare
 from worker.engine import Engine
 from worker.engine_client import EngineAddress, EngineClient
@@ -85,16 +83,13 @@ class FarClient(EngineClient):
         return ready.model_copy(update={"output_root": f"{ready.output_root}-elsewhere"})
 
 
-def test_an_engine_on_another_machine_is_told_as_such(
-    engine_url: str, make_fields: MakeFields, tmp_path: Path
-) -> None:
+def test_an_engine_on_another_machine_is_told_as_such(engine_url: str, make_fields: MakeFields) -> None:
     attempt = Attempt(run_id="ab", generation=1, number=1, fields=make_fields(), queue_wait_seconds=None)
-    store = LocalStore(tmp_path / "store")
 
     with FarClient(EngineAddress(engine_url)) as far:
         prepare(attempt, engine=far, on_event=ignore, engine_seconds=5)
         with pytest.raises(EngineLostError, match="on this machine"):
-            make_film(attempt, engine=far, store=store, on_event=ignore, engine_seconds=5)
+            make_film(attempt, engine=far, on_event=ignore, engine_seconds=5)
 
     assert "video" not in attempt.files
 

@@ -12,7 +12,6 @@ from fake_pipeline import FakePipeline
 from queue_schemas.benchmark import BenchmarkRecord
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.requests import GenerateRequest
-from storage.local import LocalStore
 from worker import next_slot
 from worker.attempt import Attempt, make_film, make_record, prepare
 from worker.engine import Engine
@@ -176,14 +175,13 @@ def test_two_jobs_at_once_wait_for_each_other_outside_every_other_figure(
 def test_the_wait_behind_another_job_is_in_no_total_of_a_record(
     engine_url: str, pipeline: FakePipeline, make_fields: MakeFields, tmp_path: Path, eventually: Eventually
 ) -> None:
-    store = LocalStore(tmp_path / "store")
 
     def make(seed: int) -> BenchmarkRecord:
         fields = make_fields(prompt="hold", steps=1, seed=seed)
         attempt = Attempt(run_id=f"{seed:02}", generation=1, number=1, fields=fields, queue_wait_seconds=None)
         with EngineClient(EngineAddress(engine_url)) as client:
             prepare(attempt, engine=client, on_event=ignore, engine_seconds=5)
-            make_film(attempt, engine=client, store=store, on_event=ignore, engine_seconds=5)
+            make_film(attempt, engine=client, on_event=ignore, engine_seconds=5)
         return make_record(attempt, error=None)
 
     with ThreadPoolExecutor(2) as threads:

@@ -18,6 +18,7 @@ from fake_pipeline import FakePipeline
 from fleet import Fleet, alive, children_of, small_fields
 
 from broker import keys
+from broker.letters import dead_letters
 from broker.states import read_states
 from queue_schemas import limits
 from queue_schemas.benchmark import BenchmarkRecord
@@ -111,6 +112,11 @@ def test_a_poisoned_job_ends_with_a_manifest_that_says_why_and_the_next_one_runs
     assert record.environment.node == "test-node"
     assert record.seconds.queue_wait is not None
     assert "video" not in manifest.files
+    log = (fleet.store / manifest.files["log"].name).read_text()
+    assert "internal: ValueError: this prompt breaks the pipeline" in log
+    assert "secret" not in log
+    (letter,) = dead_letters(fleet.connection, most=9)
+    assert log.splitlines()[-1] in letter.log
 
 
 @pytest.mark.usefixtures("puller")

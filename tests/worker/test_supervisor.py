@@ -18,6 +18,7 @@ import pytest
 import redis
 from own_redis import OwnRedis
 
+from broker.letters import dead_letters
 from broker.nodes import live_nodes
 from broker.states import read_states
 from broker.submit import QueuedRun, submit_runs
@@ -251,6 +252,12 @@ def test_a_dead_engine_and_a_dead_puller_are_started_again(
         what="the job that killed the engine three times fails",
         seconds=60,
     )
+    with connect(node) as connection:
+        (letter,) = dead_letters(connection, most=9)
+    assert letter.attempt == 3
+    (said,) = (line for line in letter.log.splitlines() if line.startswith("engine| "))
+    assert f"job {crashed.removesuffix('-1')}: starting" in said
+    assert f"job {crashed}: engine_lost: " in letter.log
 
     entry = submit(node, make_fields())
 

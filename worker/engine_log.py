@@ -1,0 +1,53 @@
+"""The engine's own log as a file: what it said while a job was with it, and how it died.
+
+It lies in the output root, where job processes of the node read it; the newest two times LOG_BYTES are kept.
+A fault of the interpreter (segmentation fault, abort) leaves the stack of its thread there.
+"""
+
+import faulthandler
+import logging
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import IO, Any, Final
+
+from queue_schemas import limits
+
+_NAME: Final = "engine-{node}.log"
+_SAID_BYTES: Final = 4_000
+
+
+class EngineLog(RotatingFileHandler):
+    """A handler for the engine's process; engines of one host may share an output root."""
+
+    def __init__(self, root: Path, *, node: str) -> None:
+        super().__init__(_path(root, node), maxBytes=limits.LOG_BYTES, backupCount=1, encoding="utf-8")
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def _open(self) -> Any:
+        stream: IO[str] = super()._open()
+        faulthandler.enable(stream, all_threads=False)  # again after each change of files
+        return stream
+
+
+def engine_log_size(root: Path, *, node: str) -> int:
+    """Return where the log ends now; 0 where the engine keeps none."""
+    try:
+        return _path(root, node).stat().st_size
+    except OSError:
+        return 0
+
+
+def engine_said(root: Path, *, node: str, since: int) -> str:
+    """Return the end of what came behind `since`, or of all where the log was begun anew."""
+    try:
+        with _path(root, node).open("rb") as stream:
+            size = stream.seek(0, 2)
+            start = since if since <= size else 0
+            stream.seek(max(start, size - _SAID_BYTES))
+            return stream.read(_SAID_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _path(root: Path, node: str) -> Path:
+    return root / _NAME.format(node=node)
