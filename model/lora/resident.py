@@ -77,13 +77,17 @@ def plan_loras(
     """Match every LoRA of a resident set with its transformer, by headers alone. Raises as `plan_lora`."""
     if not files.loras:
         return []
-    targets = targets_of(plan_transformer(files.transformer, compute_dtype=torch.bfloat16).module)
-    width = None if time_embedder is None else time_embedder.proj_out.out_features
+    transformer = plan_transformer(files.transformer, compute_dtype=torch.bfloat16).module
+    targets, width = targets_of(transformer), None
+    if time_embedder is not None and transformer.config.pruned:
+        width = time_embedder.proj_out.out_features
     plans = [
         plan_lora(file.header, targets, allow_partial=allow_partial, adaln_width=width)
         for file in files.loras
     ]
     for file, plan in zip(files.loras, plans, strict=True):
+        spelled = " and ".join(plan.dialects)
+        log.info("LoRA %s: %d of %d tensors, %s names", file.name, plan.matched, plan.total, spelled)
         if plan.dropped:
             log.warning("LoRA %s is loaded in part: %s", file.name, told_dropped(plan.dropped))
     return [(plan, card_of(file, plan, registry)) for file, plan in zip(files.loras, plans, strict=True)]
