@@ -52,12 +52,16 @@ class CheckpointFile:
     All reads go through one descriptor, so what was checked is what is read, whatever happens to the name.
     """
 
-    def __init__(self, path: Path, *, strict: bool = False) -> None:
-        """Open and check; `strict` also refuses links and trailing bytes. Raises CheckpointFileError."""
+    def __init__(self, path: Path, *, strict: bool = False, known: Header | None = None) -> None:
+        """Open and check; `strict` also refuses links and trailing bytes.
+
+        A file that still has its `known` header is not parsed again; one that has another by now is refused.
+        Raises CheckpointFileError.
+        """
         self.path = path
         self._file = FileIO(_open_regular(path, strict=strict))
         try:
-            self.header = self._check(strict=strict)
+            self.header = self._check(strict=strict) if known is None else self._check_same(known)
         except BaseException:
             self._file.close()
             raise
@@ -120,6 +124,12 @@ class CheckpointFile:
             payload_offset=8 + length,
             trailing_bytes=trailing,
         )
+
+    def _check_same(self, known: Header) -> Header:
+        unchanged = os.fstat(self.fileno()).st_size == known.size_bytes
+        if not unchanged or hashlib.sha256(self.read(0, known.payload_offset)).hexdigest() != known.sha256:
+            raise CheckpointFileError(self.path, "has changed since it was checked; start again")
+        return known
 
 
 def read_header(path: Path, *, strict: bool = False) -> Header:

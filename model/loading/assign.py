@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from model.loading.matching import Piece, full
 from model.loading.stored import StoredModule
-from model.loading.tensors import refuse_values
+from model.loading.tensors import ValueCheck
 from model.quant.exchange import exchange
 from model.quant.rows import concat_rows, take_rows
 
@@ -32,7 +32,7 @@ def assign(
 
     `defaults` are for what the file leaves out. Raises CheckpointFileError for values that nobody trained.
     """
-    plain = dict(defaults or {})
+    plain, check = dict(defaults or {}), ValueCheck(source)
     for piece in pieces:
         stored = _gather(piece, read, row_order(piece.name))
         packed = {suffix: stored.pop(suffix) for suffix in piece.packed & stored.keys()}
@@ -41,11 +41,12 @@ def assign(
             for name, tensor in ((full(piece.name, suffix), tensor) for suffix, tensor in stored.items())
         }
         for name, tensor in (cast | {full(piece.name, suffix): packed[suffix] for suffix in packed}).items():
-            refuse_values(tensor, name=name, source=source)
+            check.add(name, tensor)
         if piece.marker is not None:
             dtype = dtypes[full(piece.name, "weight")]
             exchange(module, piece.name, piece.marker, packed, dtype=dtype)
         plain |= cast
+    check.refuse()
     module.load_state_dict(plain, strict=False, assign=True)  # strict was the match
     assert not any(tensor.is_meta for tensor in module.state_dict().values())
     module.requires_grad_(False).eval()

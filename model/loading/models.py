@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model import audio_vae, video_vae
 from model.audio_vae import AudioDecoder
-from model.checkpoints.header import Header
+from model.checkpoints.header import CheckpointFile, Header
 from model.checkpoints.holes import refuse_holes
 from model.checkpoints.names import Layout
 from model.dit import H3Transformer
@@ -28,7 +28,7 @@ from model.loading.plans import (
     plan_transformer,
     plan_video_decoder,
 )
-from model.loading.tensors import check_constants, open_unchanged, read_tensor
+from model.loading.tensors import check_constants, read_tensors
 from model.rotary import inverse_frequencies
 from model.shapes import check_rules
 from model.text_encoder.encoder import TextEncoder
@@ -65,7 +65,7 @@ def load_models(
     on_progress("headers")
     config = check_files(files)
     for header in files.headers().values():
-        with open_unchanged(header) as file:
+        with CheckpointFile(header.path, known=header) as file:
             refuse_holes(file)
     on_progress("tokenizer")
     tokenizer = load_tokenizer(files.tokenizer_dir)
@@ -162,13 +162,15 @@ def _fill(
     row_order: RowOrder = lambda name: None,
     defaults: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Read what a plan found, one tensor at a time, and give the module defaults where the file has none."""
-    with open_unchanged(header) as file:
+    """Read what a plan found, and give the module defaults where the file has none."""
+    names = [name for piece in plan.pieces for part in piece.parts for name, _ in part.tensors.values()]
+    with CheckpointFile(header.path, known=header) as file:
         refuse_holes(file)
+        stored = read_tensors(file, names, device=device)
         assign(
             plan.module,
             plan.pieces,
-            lambda name: read_tensor(file, name).to(device),
+            stored.pop,  # once each, so that what was cast is freed
             source=header.path,
             dtypes=dtypes,
             row_order=row_order,

@@ -14,7 +14,6 @@ from model.checkpoints.header import CheckpointFile, Header
 from model.checkpoints.header_text import TensorEntry
 from model.checkpoints.names import wrapper_prefix
 from model.errors import CheckpointFileError
-from model.loading.tensors import open_unchanged
 from model.quant.marker import (
     MARKER_BYTES_MAX,
     SUFFIX,
@@ -113,7 +112,7 @@ def _marker_tensors(plain: dict[str, tuple[str, TensorEntry]], header: Header) -
     found = {name: plain.pop(name) for name in list(plain) if name.endswith(SUFFIX)}
     if not found:
         return {}
-    with open_unchanged(header) as file:
+    with CheckpointFile(header.path, known=header) as file:
         return {name.removesuffix(SUFFIX): _marker(file, *place) for name, place in found.items()}
 
 

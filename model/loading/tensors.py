@@ -1,16 +1,16 @@
 """Reading the tensors of one checkpoint file, and refusing values that no trained tensor has."""
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from model.checkpoints.header import CheckpointFile, Header
+from model.checkpoints.header import CheckpointFile
 from model.errors import CheckpointFileError, CheckpointMismatchError
+from model.loading.transfer import read_bytes
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {
     "BF16": torch.bfloat16,
@@ -22,49 +22,60 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
 }
 ZEROS_MAX: Final = 4096
 """A matrix of as many zeros was never trained; a small one, such as the unused mask token, may be zero."""
+_FLOAT8_NAN: Final = 0x7F
 
 
-@contextmanager
-def open_unchanged(header: Header) -> Iterator[CheckpointFile]:
-    """Open a file whose header was read before. Raises CheckpointFileError if it is another one by now."""
-    with CheckpointFile(header.path) as file:
-        if file.header.sha256 != header.sha256:
-            raise CheckpointFileError(header.path, "has changed since it was checked; start again")
-        yield file
+def read_tensors(file: CheckpointFile, names: Iterable[str], *, device: torch.device) -> dict[str, Tensor]:
+    """Return tensors as they are stored, each in memory of its own on `device`.
+
+    Read here, since the reference library refuses trailing bytes. Raises CheckpointFileError.
+    """
+    entries = {name: file.header.tensors[name] for name in names}
+    data = read_bytes(file, entries, device=device)
+    return {
+        name: data.pop(name).view(DTYPES[entry.dtype]).view(entry.shape) for name, entry in entries.items()
+    }
 
 
 def read_tensor(file: CheckpointFile, name: str) -> Tensor:
-    """Return one tensor as it is stored. Read here, since the reference library refuses trailing bytes."""
-    entry = file.header.tensors[name]
-    data = torch.empty(entry.end - entry.begin, dtype=torch.uint8)
-    file.read_into(memoryview(data.numpy().data), file.header.payload_offset + entry.begin)
-    return data.view(DTYPES[entry.dtype]).view(entry.shape)
+    """Return one tensor as it is stored, in host memory. Raises CheckpointFileError."""
+    return read_tensors(file, [name], device=torch.device("cpu"))[name]
 
 
-def refuse_values(tensor: Tensor, *, name: str, source: Path) -> None:
-    """Raise CheckpointFileError for NaN, infinities, and a matrix of zeros: what broken downloads hold.
+class ValueCheck:
+    """Finds NaN, infinities and matrices of zeros, which broken downloads hold, in the tensors of one file.
 
-    One reduction where the tensor lies, in the dtype that computes: a value too large for it is found too.
+    One reduction for each where it lies, in the dtype that computes: a value too large for it is found
+    too. They are looked at together at the end, because every look waits for the GPU.
     """
-    low, high = _extremes(tensor)
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise CheckpointFileError(
-            source,
-            f"tensor {name!r} holds values that are not finite in {tensor.dtype}; fetch the file again",
-        )
-    if low == high == 0.0 and tensor.ndim > 1 and tensor.numel() >= ZEROS_MAX:
-        raise CheckpointFileError(
-            source, f"tensor {name!r} holds nothing but zeros; perhaps its download broke off: fetch it again"
-        )
 
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._seen: list[tuple[str, torch.dtype, bool]] = []
+        self._extremes: list[Tensor] = []
 
-def _extremes(tensor: Tensor) -> tuple[float, float]:
-    """Return the least and the greatest value, both NaN if any is; of float8, which has neither, of sizes."""
-    if tensor.dtype is torch.float8_e4m3fn:
-        low, high = torch.stack((tensor.view(torch.uint8) & 0x7F).aminmax()).tolist()
-        return (math.nan, math.nan) if high == 0x7F else (low, high)
-    low, high = torch.stack(tensor.aminmax()).tolist()
-    return low, high
+    def add(self, name: str, tensor: Tensor) -> None:
+        """Have a tensor looked at; it may be changed or freed afterwards."""
+        is_float8 = tensor.dtype is torch.float8_e4m3fn
+        # Of float8, which has no reductions, the sizes: NaN is the largest of them.
+        sizes = tensor.view(torch.uint8) & 0x7F if is_float8 else tensor
+        self._seen.append((name, tensor.dtype, tensor.ndim > 1 and tensor.numel() >= ZEROS_MAX))
+        self._extremes.append(torch.stack(sizes.aminmax()).double())  # both NaN if any value is
+
+    def refuse(self) -> None:
+        """Raise CheckpointFileError for the first tensor that nobody trained."""
+        if not self._seen:
+            return
+        found = torch.stack(self._extremes).tolist()
+        for (name, dtype, is_matrix), (low, high) in zip(self._seen, found, strict=True):
+            if not (math.isfinite(low) and math.isfinite(high)) or (
+                dtype is torch.float8_e4m3fn and high == _FLOAT8_NAN
+            ):
+                reason = f"holds values that are not finite in {dtype}; fetch the file again"
+                raise CheckpointFileError(self._source, f"tensor {name!r} {reason}")
+            if is_matrix and low == high == 0.0:
+                reason = "holds nothing but zeros; perhaps its download broke off: fetch it again"
+                raise CheckpointFileError(self._source, f"tensor {name!r} {reason}")
 
 
 def check_constants(tensors: Mapping[str, Tensor], constants: Mapping[str, Tensor], *, source: Path) -> None:

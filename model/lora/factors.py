@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from model.checkpoints.header import CheckpointFile, Header
+from model.checkpoints.holes import find_holes
 from model.checkpoints.names import Layout
 from model.config import TransformerConfig
 from model.dit import H3Transformer
 from model.dit.row_order import row_order
-from model.loading.tensors import open_unchanged, read_tensor
+from model.loading.tensors import read_tensor
 from model.lora.adaln import Projection, projected
 from model.lora.branch import Branch, LoraLinear
 from model.lora.errors import LoraFileError
@@ -50,7 +51,13 @@ def read_branches(
     pairs = [pair for delta in plan.deltas.values() for pair in delta.pairs.values()]
     alpha = default_alpha(plan.header) if any(pair.alpha is None for pair in pairs) else None
     branches = {}
-    with open_unchanged(plan.header) as file:
+    with CheckpointFile(plan.header.path, known=plan.header) as file:
+        unwritten = find_holes(file).tensors
+        if unwritten:
+            raise LoraFileError(
+                file.path,
+                f"{len(unwritten)} tensors were never written, such as {unwritten[0]}; fetch it again",
+            )
         for module, delta in plan.deltas.items():
             branch = _branch(file, module, delta, alpha=alpha, config=transformer.config)
             linear = _linear(transformer, module)
