@@ -10,9 +10,13 @@ from lora_numbers import FULL, comfyui, draw_lora, load, make_transformer, peft
 from safetensors.torch import save_file
 from torch import Tensor
 
+from model.checkpoints.descriptions import describe
 from model.checkpoints.header import read_header
+from model.config import RELEASED, RELEASED_PRUNED, TransformerConfig
+from model.dit import H3Transformer
 from model.lora.errors import LoraFileError, LoraNotLoadedError, LoraPartialError
 from model.lora.plan import RANK_MAX, plan_lora, targets_of
+from model.synthetic.writer import write_sparse
 from queue_schemas.loras import JobLora
 
 PRUNED = replace(FULL, time_embed_dim=8, time_table_rows=17)
@@ -164,6 +168,15 @@ def test_metadata_that_would_scale_otherwise_is_refused(
         load(make_transformer(), path)
 
 
+def test_a_file_that_was_never_written_is_refused(tmp_path: Path) -> None:
+    write_sparse(tmp_path / "turbo.safetensors", describe("lora_turbo_rank128"))
+    with torch.device("meta"):
+        transformer = H3Transformer(RELEASED.transformer)
+
+    with pytest.raises(LoraFileError, match="tensors were never written, such as"):
+        load(transformer, tmp_path / "turbo.safetensors")
+
+
 def test_metadata_is_not_asked_where_every_pair_has_its_alpha(tensors: Tensors, tmp_path: Path) -> None:
     load(make_transformer(), write(tmp_path / "x.safetensors", tensors, alpha="whatever"))
 
@@ -173,3 +186,19 @@ def test_a_lora_that_is_not_loaded_is_told_with_those_that_are(tensors: Tensors,
 
     with pytest.raises(LoraNotLoadedError, match=r"no LoRA 'y'; loaded are x"):
         loras.use([JobLora(name="y")])
+
+
+@pytest.mark.parametrize(
+    "config", [RELEASED.transformer, RELEASED_PRUNED.transformer], ids=["full", "pruned"]
+)
+def test_the_published_turbo_header_fits_both_released_layouts_whole(
+    config: TransformerConfig, tmp_path: Path
+) -> None:
+    write_sparse(tmp_path / "turbo.safetensors", describe("lora_turbo_rank128"))
+    with torch.device("meta"):
+        targets = targets_of(H3Transformer(config))
+
+    plan = plan_lora(read_header(tmp_path / "turbo.safetensors"), targets)
+
+    assert (len(plan.deltas), plan.matched, plan.total) == (208, 624, 624)
+    assert plan.deltas["blocks.49.attn.qkv_proj"].pairs[""].rank == 384
