@@ -31,12 +31,14 @@ BASES: Final[Mapping[Architecture, tuple[str, ...]]] = {
     "audio_vae": ("vae_audio_fp32",),
 }
 """The unquantised table of each architecture."""
-OPTIONAL: Final = re.compile(r"latents_mean|latents_std|decoder\.mask_token|rope\.inv_freq")
+OPTIONAL: Final = re.compile(r"latents_mean|latents_std|decoder\.mask_token")
 """What a file may lack: constants of the release, and a token that nothing reads."""
-PASSED_OVER: Final = re.compile(
+COMPUTED: Final = "rope.inv_freq"
+"""What only ComfyUI's files store."""
+BEYOND: Final = re.compile(
     r"blocks\.\d+\.attn\.to_gate_compress\.weight|lm_head\.weight|model\.norm\.weight|.*\.weight_g|scaled_fp8"
 )
-"""What a file may have beyond its table: gates of sparse training, what the conditioner cuts off, norms."""
+"""What is known though no table has it: gates of sparse training, what the conditioner cuts off, norms."""
 _PART: Final = re.compile(r"\[([qkv])\]")
 
 
@@ -67,6 +69,8 @@ class Comparison:
     missing: tuple[str, ...]
     unmatched: tuple[str, ...]
     misshapen: tuple[str, ...]
+    beyond: tuple[str, ...]
+    """Tensors that are known and yet not of this architecture."""
 
     def shape_of(self, name: str) -> Shape | None:
         """Return the shape of a tensor, or of a part of one; None for what the architecture does not have."""
@@ -135,7 +139,11 @@ def compare(recognised: Recognised, shapes: Shapes, *, packed: Iterable[str]) ->
     description = describe(recognised.base, dims=dims)
     wanted = {tensor.name: tensor.shape for tensor in description.tensors}
     missing = [name for name in wanted if name not in shapes and not OPTIONAL.fullmatch(name)]
-    unmatched = [name for name in shapes if name not in wanted and not PASSED_OVER.fullmatch(name)]
+    if recognised.layout != "comfyui" and COMPUTED in missing:
+        missing.remove(COMPUTED)
+    unknown = [name for name in shapes if name not in wanted]
+    beyond = [name for name in unknown if BEYOND.fullmatch(name)]
+    unmatched = [name for name in unknown if not BEYOND.fullmatch(name)]
     misshapen = [
         f"{name}: {list(shapes[name])} instead of {list(shape)}"
         for name, shape in wanted.items()
@@ -147,6 +155,7 @@ def compare(recognised: Recognised, shapes: Shapes, *, packed: Iterable[str]) ->
         missing=tuple(sorted(missing)),
         unmatched=tuple(sorted(unmatched)),
         misshapen=tuple(sorted(misshapen)),
+        beyond=tuple(sorted(beyond)),
     )
 
 

@@ -3,15 +3,23 @@
 The one place that says what is built: tests hold it against the loaders.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
+from model.checkpoints.loras import FoundLora
+from model.quant.marker import QuantFormat
 from queue_schemas.inspections import GpuUse, RuntimeUse
 
-READ_LAYOUTS: Final = frozenset({"comfyui"})
-READ_PACKED: Final[frozenset[str]] = frozenset()
+READ_LAYOUTS: Final[Mapping[str, frozenset[str]]] = {
+    "transformer": frozenset({"comfyui", "diffusers"}),
+    "text_encoder": frozenset({"comfyui", "original"}),
+    "video_vae": frozenset({"comfyui", "diffusers"}),
+    "audio_vae": frozenset({"comfyui"}),
+}
+READ_PACKED: Final = frozenset(QuantFormat)
 """Packed formats that the loaders accept, by their marker's name."""
-READS_LORA: Final = False
+WHOLE_DELTAS: Final = (".diff", ".diff_b")
+"""Keys of a LoRA that are no factors and are added all the same."""
 _GENERATIONS: Final = (
     ("CPU", "-"), ("Turing", "7.5"), ("Ampere", "8.0-8.7"), ("Ada", "8.9"), ("Hopper", "9.0"),
     ("Blackwell, data centre", "10.0-10.3"), ("Blackwell, RTX and GB10", "12.0-12.1"),
@@ -39,7 +47,7 @@ def model_use(
         why = "parts of it were never written"
     elif not fits:
         why = "its tensors are not exactly those of the architecture"
-    elif layout not in READ_LAYOUTS:
+    elif layout not in READ_LAYOUTS[family]:
         why = f"this version does not read the {layout} layout; use ComfyUI's file"
     elif unread:
         why = f"this version does not load {', '.join(unread)} weights; use a bf16, fp16 or fp32 file"
@@ -48,8 +56,18 @@ def model_use(
     return RuntimeUse(loads=False, why=why)
 
 
-def lora_use() -> RuntimeUse:
-    return RuntimeUse(loads=READS_LORA, why="loads" if READS_LORA else "this version loads no LoRA")
+def lora_use(lora: FoundLora, *, hollow: bool) -> RuntimeUse:
+    """Say whether all of a LoRA has a place in some transformer; the resident one may be another."""
+    replacing = [name for name in lora.others if not name.endswith(WHOLE_DELTAS)]
+    homeless = len(replacing) + len(lora.unmatched)
+    if hollow:
+        return RuntimeUse(loads=False, why="parts of it were never written")
+    if lora.problems or not (lora.ranks or lora.others):
+        return RuntimeUse(loads=False, why="it is malformed")
+    if homeless:
+        why = f"{homeless} tensors have no place; --allow-partial-lora loads the rest"
+        return RuntimeUse(loads=False, why=why)
+    return RuntimeUse(loads=True, why="loads onto a transformer of its sizes")
 
 
 def gpu_uses(formats: Collection[str]) -> tuple[GpuUse, ...]:

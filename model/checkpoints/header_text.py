@@ -140,12 +140,12 @@ class _Parser:
     def _check_bytes(
         self, what: str, dtype: str, shape: tuple[int, ...], *, begin: int, end: int, start: int
     ) -> None:
-        products = itertools.accumulate(shape, operator.mul, initial=ELEMENT_BITS[dtype])
-        if max(products) >= 2**64:  # even where a 0 follows: other readers multiply in this order, in 64 bits
+        bits = math.prod(shape) * ELEMENT_BITS[dtype]
+        # Also where a 0 follows: other readers multiply in this order, in 64 bits.
+        if max(bits, *itertools.accumulate(shape, operator.mul, initial=1)) >= 2**64:
             self.fail(f"{what} ({dtype} {list(shape)}) has more bytes than a file can", start)
         if begin > end:
             self.fail(f"{what} ends ({end:,}) before it begins ({begin:,})", start)
-        bits = math.prod(shape) * ELEMENT_BITS[dtype]
         if bits != (end - begin) * 8:
             needed = f"{bits // 8:,}" if bits % 8 == 0 else f"{bits / 8:,}"
             self.fail(

@@ -55,11 +55,13 @@ def find_holes(file: CheckpointFile) -> FoundHoles:
 def refuse_holes(file: CheckpointFile) -> None:
     """Raise CheckpointFileError if a weight was never written."""
     found = find_holes(file)
-    if found.tensors:
+    if found:
+        what = f"{len(found.tensors)} tensors ({', '.join(found.tensors[:3])}, ...) were never written"
+        if not found.tensors:
+            what = f"it holds nothing but zeros at {found.zero_samples} of {SAMPLES} places"
         raise CheckpointFileError(
             file.path,
-            f"{len(found.tensors)} tensors were never written ({', '.join(found.tensors[:3])}, ...):"
-            " an interrupted download, or a header made for tests; fetch the file again",
+            f"{what}: an interrupted download, or a header made for tests; fetch the file again",
         )
 
 

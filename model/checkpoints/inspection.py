@@ -147,7 +147,7 @@ def _inspect_lora(file: CheckpointFile, registry: PublishedFiles) -> Inspection:
         problems=_shortened(lora.problems),
         holes=_holes(holes),
         notes=tuple(notes_on_lora(lora, header)),
-        runtime=capability.lora_use(),
+        runtime=capability.lora_use(lora, hollow=bool(holes)),
     )
 
 
@@ -215,7 +215,11 @@ def _holes(holes: FoundHoles) -> Holes | None:
 def _runtime(contents: Contents, holes: FoundHoles) -> RuntimeUse:
     comparison = contents.comparison
     fits = comparison is not None and not (
-        comparison.missing or comparison.unmatched or comparison.misshapen or contents.problems
+        comparison.missing
+        or comparison.unmatched
+        or comparison.misshapen
+        or comparison.beyond
+        or contents.problems
     )
     return capability.model_use(
         family=None if contents.recognised is None else contents.recognised.family,

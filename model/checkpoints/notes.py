@@ -32,9 +32,11 @@ def notes_on(contents: Contents, header: Header) -> Iterator[str]:
         yield "AWQ factors are folded into this file's norms: its linears fit the norms of no other file"
     if len(comparison.missing) > len(comparison.shapes) // 4:
         yield "much of the model is missing: perhaps one shard of several"
-    gates = sum(pattern_of(name).endswith("to_gate_compress.weight") for name in contents.plain)
-    if gates:
-        yield f"{gates} blocks have gates of sparse attention, which this runtime does not use"
+    if comparison.beyond:
+        patterns = ", ".join(sorted({pattern_of(name) for name in comparison.beyond})[:3])
+        yield f"{len(comparison.beyond)} tensors are known and yet of no use here: {patterns}"
+    if header.metadata.get("weights") == "random":
+        yield "its metadata says that the weights are random: made for tests"
 
 
 def notes_on_lora(lora: FoundLora, header: Header) -> Iterator[str]:

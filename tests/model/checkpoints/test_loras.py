@@ -129,3 +129,24 @@ def test_adaln_pairs_of_the_full_width_and_head_banks_are_noted(
         "its AdaLN pairs are 2688 wide",
         "it also replaces or adds whole tensors",
     ]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({}, "loads onto a transformer of its sizes"),
+        ({"blocks.0.mlp.fc2.diff": ("BF16", (4, 4), b"\1")}, "loads onto a transformer of its sizes"),
+        ({"blocks.0.mlp.fc2.set_weight": ("BF16", (4, 4), b"\1")}, "1 tensors have no place"),
+        ({"blocks.0.what.lora_A.weight": PAIR["down"]}, "1 tensors have no place"),
+        ({"blocks.0.mlp.fc2.lora_A.weight": PAIR["down"]}, "it is malformed"),
+    ],
+)
+def test_a_lora_of_which_a_part_has_no_place_is_told(
+    more: dict[str, Any], why: str, write_tensors: Write, inspect: Inspect
+) -> None:
+    pair = {"blocks.0.mlp.fc1.lora_A.weight": PAIR["down"], "blocks.0.mlp.fc1.lora_B.weight": PAIR["up"]}
+
+    found = inspect(write_tensors({**pair, **more}))
+
+    assert found.runtime.why.startswith(why)
+    assert found.runtime.loads == why.startswith("loads")

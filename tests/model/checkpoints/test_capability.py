@@ -1,0 +1,94 @@
+"""What the inspector says a loader does, held against what the loaders do with the same file."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.checkpoints.descriptions import VARIANTS, describe
+from model.checkpoints.header import read_header
+from model.errors import ModelError
+from model.loading.models import load_audio_decoder, load_text_encoder, load_transformer, load_video_decoder
+from model.synthetic.values import Values
+from model.synthetic.writer import write_file
+from queue_schemas.inspections import Inspection
+
+Write = Callable[..., Path]
+Inspect = Callable[[Path], Inspection]
+CPU = torch.device("cpu")
+MODELS = [variant for variant in VARIANTS if not variant.startswith("lora")]
+LOADERS: dict[str, Callable[..., Any]] = {
+    "transformer": lambda header: load_transformer(header, device=CPU, compute_dtype=torch.float32),
+    "text_encoder": lambda header: load_text_encoder(header, device=CPU, dtype=torch.float32),
+    "video_vae": lambda header: load_video_decoder(header, device=CPU, dtype=torch.float32),
+    "audio_vae": lambda header: load_audio_decoder(header, device=CPU),
+}
+
+
+def loads(found: Inspection) -> bool:
+    assert found.family is not None
+    try:
+        LOADERS[found.family](read_header(Path(found.path)))
+    except ModelError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("variant", MODELS)
+def test_a_whole_tiny_file_of_every_variant_loads_as_the_inspector_says(
+    variant: str, tmp_path: Path, inspect: Inspect
+) -> None:
+    description = describe(variant, "tiny")
+    path = tmp_path / "a.safetensors"
+    write_file(path, description, Values(description).bytes)
+
+    found = inspect(path)
+
+    assert found.runtime.loads
+    assert loads(found)
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "a tensor missing": ("dit_pruned_bf16", {"blocks.0.norm1.weight": None}),
+    "no frequencies": ("dit_full_bf16", {"rope.inv_freq": None}),
+    "a tensor too many": ("dit_pruned_bf16", {"blocks.0.norm3.weight": ("BF16", (4,), b"\1")}),
+    "gates of sparse attention": (
+        "dit_pruned_bf16", {"blocks.0.attn.to_gate_compress.weight": ("BF16", (256, 256), b"\1")},
+    ),
+    "a final norm": ("te_qwen3vl_bf16", {"model.norm.weight": ("BF16", (256,), b"\1")}),
+    "no scale": ("dit_pruned_nvfp4", {"blocks.0.mlp.fc1.weight_scale": None}),
+    "no marker": ("dit_pruned_int8_convrot", {"blocks.0.mlp.fc1.comfy_quant": None}),
+    "a format of others": (
+        "dit_pruned_nvfp4", {"blocks.0.mlp.fc1.comfy_quant": ("U8", (19,), b'{"format": "mxfp8"}')},
+    ),
+    "a zeroed marker": ("te_qwen3vl_nvfp4_awq", {"model.embed_tokens.comfy_quant": ("U8", (29,), b"\0")}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_loader_refuses_the_inspector_says_is_not_loaded(
+    name: str, write_tensors: Write, inspect: Inspect
+) -> None:
+    variant, changes = REFUSED[name]
+    tensors: dict[str, Any] = {
+        t.name: (t.dtype, t.shape, t.marker or b"\1") for t in describe(variant, "tiny").tensors
+    }
+    tensors = {key: value for key, value in {**tensors, **changes}.items() if value is not None}
+
+    found = inspect(write_tensors(tensors))
+
+    assert not found.runtime.loads
+    assert not loads(found)
+
+
+def test_zeros_in_place_of_weights_are_refused_by_both(write_tensors: Write, inspect: Inspect) -> None:
+    tensors = {
+        t.name: (t.dtype, t.shape, t.marker or b"\0") for t in describe("dit_pruned_nvfp4", "tiny").tensors
+    }
+
+    found = inspect(write_tensors(tensors))
+
+    assert found.runtime.why == "parts of it were never written"
+    assert not loads(found)
