@@ -34,6 +34,18 @@ def output_root(tmp_path: Path) -> Path:
     return tmp_path / "engine"
 
 
+@contextmanager
+def film_waiting(fleet: Fleet, pipeline: FakePipeline, output_root: Path) -> Iterator[tuple[str, Path]]:
+    """The id of a run that was made while the store is away, as it is inside the block, and its film."""
+    run_id = fleet.submit(prompt="hold")
+    wait_until(pipeline.in_step.is_set, what="the job is in a step")
+    with store_away(fleet):
+        pipeline.release.set()
+        film = output_root / "spool" / f"{run_id}-1" / "video.mp4"
+        wait_until(film.exists, what="the film is kept")
+        yield run_id, film
+
+
 def record_of(fleet: Fleet, run_id: str) -> BenchmarkRecord:
     file = fleet.manifest(run_id).files["benchmark"]
     return BenchmarkRecord.model_validate_json((fleet.store / file.name).read_bytes())
@@ -44,12 +56,7 @@ def test_a_film_is_stored_when_its_store_is_back_and_is_not_made_again(
     fleet: Fleet, pipeline: FakePipeline, output_root: Path
 ) -> None:
     with fleet.pulling():
-        run_id = fleet.submit(prompt="hold")
-        wait_until(pipeline.in_step.is_set, what="the job is in a step")
-        with store_away(fleet):
-            pipeline.release.set()
-            film = output_root / "spool" / f"{run_id}-1" / "video.mp4"
-            wait_until(film.exists, what="the film is kept")
+        with film_waiting(fleet, pipeline, output_root) as (run_id, _):
             waiting = fleet.submit(seed=8)
             wait_until(lambda: fleet.status(waiting) is JobStatus.QUEUED, what="the next one waits")
 
@@ -68,16 +75,10 @@ def test_a_film_is_stored_when_its_store_is_back_and_is_not_made_again(
 def test_a_film_whose_processes_are_killed_while_it_waits_is_stored_by_the_next_attempt(
     fleet: Fleet, pipeline: FakePipeline, output_root: Path
 ) -> None:
-    with fleet.pulling() as first:
-        run_id = fleet.submit(prompt="hold")
-        wait_until(pipeline.in_step.is_set, what="the job is in a step")
+    with fleet.pulling() as first, film_waiting(fleet, pipeline, output_root) as (run_id, _):
         horse = job_process_of(first)
-        with store_away(fleet):
-            pipeline.release.set()
-            film = output_root / "spool" / f"{run_id}-1" / "video.mp4"
-            wait_until(film.exists, what="the film is kept")
-            first.kill()
-            wait_until(lambda: not alive(horse), what="the job process is gone")
+        first.kill()
+        wait_until(lambda: not alive(horse), what="the job process is gone")
     with fleet.pulling():
         fleet.wait(run_id)
 
@@ -122,12 +123,7 @@ def test_a_job_that_is_cancelled_while_its_film_waits_ends_as_cancelled(
     fleet: Fleet, pipeline: FakePipeline, output_root: Path
 ) -> None:
     with fleet.pulling():
-        run_id = fleet.submit(prompt="hold")
-        wait_until(pipeline.in_step.is_set, what="the job is in a step")
-        with store_away(fleet):
-            pipeline.release.set()
-            film = output_root / "spool" / f"{run_id}-1" / "video.mp4"
-            wait_until(film.exists, what="the film is kept")
+        with film_waiting(fleet, pipeline, output_root) as (run_id, film):
             assert cancel_runs(fleet.connection, [f"{run_id}-1"]) == [CancelOutcome.SIGNALLED]
 
         fleet.wait(run_id, JobStatus.CANCELLED)
