@@ -25,7 +25,7 @@ def sizing_shapes(shapes: Mapping[str, Shape], ranks: Mapping[str, int], *, sour
     """
     missing = [name for name in ranks if name not in shapes]
     wrong = [
-        f"{name}: {shapes[name]} instead of {rank} sizes from 1 to {DIM_MAX:,}"
+        f"{name}: {shapes[name]} is not of rank {rank} with sizes from 1 to {DIM_MAX:,}"
         for name, rank in ranks.items()
         if name in shapes and not (len(shapes[name]) == rank and all(0 < n <= DIM_MAX for n in shapes[name]))
     ]

@@ -14,6 +14,7 @@ from model.attention import resolve_attention
 from model.config import RELEASED, RELEASED_PRUNED, TransformerConfig
 from model.conventions import COMFYUI, DIFFUSERS
 from model.dit import H3Transformer, parameter_dtypes
+from model.dit.checkpoint import transformer_config_from_shapes
 from model.dit.rope import inverse_frequencies
 from model.packing import pack_t2va, row_timesteps
 from queue_schemas.geometry import LatentShape, latent_shape
@@ -61,6 +62,8 @@ def test_names_shapes_and_dtypes_are_those_of_the_released_files(
         k: IN_MEMORY[dt] for k, (dt, _) in file.items()
     }
     assert parameter_dtypes(config, torch.bfloat16) == {tensor: t.dtype for tensor, t in ours.items()}
+    shapes = {tensor: tuple(shape) for tensor, (_, shape) in file.items()}
+    assert transformer_config_from_shapes(shapes, source=HEADERS) == config
 
 
 @pytest.mark.parametrize(
