@@ -28,6 +28,12 @@ _FIELDS: Final = ("dtype", "shape", "data_offsets")
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _INTEGER: Final = re.compile(r"0|[1-9][0-9]{0,19}")
+_USUAL_ENTRY: Final = re.compile(
+    r'\{"dtype":"([A-Z0-9_]{2,7})",'
+    r'"shape":\[((?:[1-9][0-9]{0,17}(?:,[1-9][0-9]{0,17}){0,7})?)\],'
+    r'"data_offsets":\[(0|[1-9][0-9]{0,17}),([1-9][0-9]{0,17})\]\}'
+)
+"""An entry as every known writer has it; read at once, since sign by sign 1,000 of them take 25 ms."""
 _STRING: Final = json.JSONDecoder()
 """Asked only where a quotation mark stands, so it never descends."""
 
@@ -113,6 +119,14 @@ class _Parser:
 
     def _entry(self, name: str) -> TensorEntry:
         what, start = f"tensor {quoted(name)}", self.at
+        usual = _USUAL_ENTRY.match(self.text, start)
+        if usual is not None and usual[1] in ELEMENT_BITS:
+            self.at = self.end = usual.end()
+            self._skip_space()
+            shape = tuple(map(int, usual[2].split(","))) if usual[2] else ()
+            begin, end = int(usual[3]), int(usual[4])
+            self._check_bytes(what, usual[1], shape, begin=begin, end=end, start=start)
+            return TensorEntry(usual[1], shape, begin, end)
         dtype, found = "", dict[str, tuple[int, ...]]()
 
         def member(field: str, field_start: int) -> None:

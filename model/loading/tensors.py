@@ -51,31 +51,28 @@ class ValueCheck:
 
     def __init__(self, source: Path) -> None:
         self._source = source
-        self._seen: list[tuple[str, torch.dtype, bool]] = []
-        self._extremes: list[Tensor] = []
+        self._seen: dict[torch.dtype, list[tuple[str, torch.dtype, bool, tuple[Tensor, Tensor]]]] = {}
 
     def add(self, name: str, tensor: Tensor) -> None:
         """Have a tensor looked at; it may be changed or freed afterwards."""
-        is_float8 = tensor.dtype is torch.float8_e4m3fn
         # Of float8, which has no reductions, the sizes: NaN is the largest of them.
-        sizes = tensor.view(torch.uint8) & 0x7F if is_float8 else tensor
-        self._seen.append((name, tensor.dtype, tensor.ndim > 1 and tensor.numel() >= ZEROS_MAX))
-        self._extremes.append(torch.stack(sizes.aminmax()).double())  # both NaN if any value is
+        values = tensor.view(torch.uint8) & 0x7F if tensor.dtype is torch.float8_e4m3fn else tensor
+        low, high = values.aminmax()  # both NaN if any value is
+        is_matrix = tensor.ndim > 1 and tensor.numel() >= ZEROS_MAX
+        self._seen.setdefault(low.dtype, []).append((name, tensor.dtype, is_matrix, (low, high)))
 
     def refuse(self) -> None:
-        """Raise CheckpointFileError for the first tensor that nobody trained."""
-        if not self._seen:
-            return
-        found = torch.stack(self._extremes).tolist()
-        for (name, dtype, is_matrix), (low, high) in zip(self._seen, found, strict=True):
-            if not (math.isfinite(low) and math.isfinite(high)) or (
-                dtype is torch.float8_e4m3fn and high == _FLOAT8_NAN
-            ):
-                reason = f"holds values that are not finite in {dtype}; fetch the file again"
-                raise CheckpointFileError(self._source, f"tensor {name!r} {reason}")
-            if is_matrix and low == high == 0.0:
-                reason = "holds nothing but zeros; perhaps its download broke off: fetch it again"
-                raise CheckpointFileError(self._source, f"tensor {name!r} {reason}")
+        """Raise CheckpointFileError for a tensor that nobody trained."""
+        for seen in self._seen.values():
+            extremes = torch.stack([each for *_, pair in seen for each in pair]).view(-1, 2).tolist()
+            for (name, dtype, is_matrix, _), (low, high) in zip(seen, extremes, strict=True):
+                is_nan = dtype is torch.float8_e4m3fn and high == _FLOAT8_NAN
+                if is_nan or not (math.isfinite(low) and math.isfinite(high)):
+                    reason = f"holds values that are not finite in {dtype}; fetch the file again"
+                    raise CheckpointFileError(self._source, f"tensor {name!r} {reason}")
+                if is_matrix and low == high == 0.0:
+                    reason = "holds nothing but zeros; perhaps its download broke off: fetch it again"
+                    raise CheckpointFileError(self._source, f"tensor {name!r} {reason}")
 
 
 def check_constants(tensors: Mapping[str, Tensor], constants: Mapping[str, Tensor], *, source: Path) -> None:
