@@ -24,6 +24,10 @@ _GENERATIONS: Final = (
     ("CPU", "-"), ("Turing", "7.5"), ("Ampere", "8.0-8.7"), ("Ada", "8.9"), ("Hopper", "9.0"),
     ("Blackwell, data centre", "10.0-10.3"), ("Blackwell, RTX and GB10", "12.0-12.1"),
 )  # fmt: skip
+_COMPUTE: Final = {
+    "transformer": "bf16", "text_encoder": "bf16", "video_vae": "float16", "audio_vae": "float32",
+}  # fmt: skip
+"""What each model computes in on a GPU; on a CPU all take float32."""
 _PRODUCTS: Final = {
     "nvfp4": ("10.0-10.3", "12.0-12.1"),
     "float8_e4m3fn": ("8.9", "9.0", "10.0-10.3", "12.0-12.1"),
@@ -52,7 +56,7 @@ def model_use(
     elif unread:
         why = f"this version does not load {', '.join(unread)} weights; use a bf16, fp16 or fp32 file"
     else:
-        return RuntimeUse(loads=True, why="loads", gpus=gpu_uses(packed))
+        return RuntimeUse(loads=True, why="loads", gpus=gpu_uses(family, packed))
     return RuntimeUse(loads=False, why=why)
 
 
@@ -70,21 +74,22 @@ def lora_use(lora: FoundLora, *, hollow: bool) -> RuntimeUse:
     return RuntimeUse(loads=True, why="loads onto a transformer of its sizes")
 
 
-def gpu_uses(formats: Collection[str]) -> tuple[GpuUse, ...]:
+def gpu_uses(family: str, formats: Collection[str]) -> tuple[GpuUse, ...]:
     """Say how weights of these formats, by marker name, are multiplied; none means plain weights."""
     return tuple(
-        GpuUse(generation=name, compute_capability=capability, how=_how(capability, formats))
+        GpuUse(generation=name, compute_capability=capability, how=_how(family, capability, formats))
         for name, capability in _GENERATIONS
     )
 
 
-def _how(capability: str, formats: Collection[str]) -> str:
-    compute = "float32" if capability == "-" else "bf16"
-    product = f"{compute} products"
-    if capability == "7.5":
-        product += ", slow: no bf16 tensor cores"
-    if not formats:
-        return product
+def _how(family: str, capability: str, formats: Collection[str]) -> str:
+    compute = "float32" if capability == "-" else _COMPUTE[family]
+    parts = [f"{compute} products of plain weights"]
+    if formats:
+        parts = [f"weights stay packed and are decoded to {compute} for each product"]
+    if capability == "7.5" and compute == "bf16":
+        parts.append("slow, for there are no bf16 tensor cores")
     native = sorted(name for name in formats if capability in _PRODUCTS.get(name, ()))
-    unused = f"; its own products of {', '.join(native)} are not used yet" if native else ""
-    return f"weights stay packed and are decoded to {compute} for each product, {product}{unused}"
+    if native:
+        parts.append(f"the GPU's own {' and '.join(native)} products are not used yet")
+    return "; ".join(parts)

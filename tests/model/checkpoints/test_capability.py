@@ -92,3 +92,18 @@ def test_zeros_in_place_of_weights_are_refused_by_both(write_tensors: Write, ins
 
     assert found.runtime.why == "parts of it were never written"
     assert not loads(found)
+
+
+def test_unused_products_of_the_hardware_are_told_where_it_has_them(
+    write_tensors: Write, inspect: Inspect
+) -> None:
+    tensors = {
+        t.name: (t.dtype, t.shape, t.marker or b"\1") for t in describe("dit_pruned_nvfp4", "tiny").tensors
+    }
+
+    uses = {use.compute_capability: use.how for use in inspect(write_tensors(tensors)).runtime.gpus}
+
+    assert uses["-"] == "weights stay packed and are decoded to float32 for each product"
+    assert uses["9.0"] == "weights stay packed and are decoded to bf16 for each product"
+    assert uses["12.0-12.1"].endswith("the GPU's own nvfp4 products are not used yet")
+    assert "no bf16 tensor cores" in uses["7.5"]
