@@ -21,8 +21,8 @@ from model.checkpoints.names import (
     pattern_of,
     wrapper_prefix,
 )
+from model.shapes import LAYERS_MAX, Shape
 
-Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
 BASES: Final[Mapping[Architecture, tuple[str, ...]]] = {
     "transformer": ("dit_full_bf16", "dit_pruned_bf16"),
@@ -216,7 +216,7 @@ def _count(shapes: Shapes, prefix: str) -> int:
     numbered = re.compile("^" + re.escape(prefix).replace(r"\{i\}", r"(\d{1,5})"))
     indices = {int(match[1]) for name in shapes if (match := numbered.match(name))}
     length = max(indices, default=-1) + 1
-    return length if length < 2 * len(indices) + 2 else len(indices)
+    return min(length if length < 2 * len(indices) + 2 else len(indices), LAYERS_MAX)
 
 
 @functools.cache

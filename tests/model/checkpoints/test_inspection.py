@@ -167,6 +167,15 @@ def test_a_block_that_is_missing_in_the_middle_is_missed(write_tensors: Write, i
     assert found.runtime.why == "its tensors are not exactly those of the architecture"
 
 
+def test_a_file_of_ten_thousand_blocks_is_no_deeper_than_any_stack(
+    write_tensors: Write, inspect: Inspect
+) -> None:
+    found = inspect(write_tensors({f"blocks.{i}.mlp.fc1.weight": ("BF16", (0,), b"") for i in range(10_000)}))
+
+    assert found.dims["L"] == 256
+    assert found.unmatched.count == 10_000 - 256
+
+
 def test_a_tensor_too_many_and_one_of_another_shape_are_named(write_tensors: Write, inspect: Inspect) -> None:
     tensors = tensors_of(describe("dit_pruned_bf16", "tiny"))
     tensors["blocks.1.norm1.weight"] = ("BF16", (255,), b"\1")
