@@ -40,7 +40,7 @@ RECORD_BYTES = 256 * 1024
 """A benchmark record holds its whole request; a prompt may take 84,000 bytes as escaped JSON."""
 LOG_BYTES = 64 * 1024
 """Of one attempt's log.txt; what is over is taken from its beginning."""
-LOG_TAIL_CHARACTERS = 2_000
+LOG_TAIL_CHARACTERS = 4_000
 """Of a log that lie in a dead letter."""
 SWEEP_BYTES = 32 * 1024 * 1024
 SWEEP_RUNS = 100_000

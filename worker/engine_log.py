@@ -13,7 +13,9 @@ from typing import IO, Any, Final
 from queue_schemas import limits
 
 _NAME: Final = "engine-{node}.log"
-_SAID_BYTES: Final = 4_000
+_SAID_CHARACTERS: Final = 4_000
+_MODULES: Final = "Extension modules: "
+"""A line of thousands of characters that the interpreter puts behind a stack."""
 
 
 class EngineLog(RotatingFileHandler):
@@ -43,10 +45,12 @@ def engine_said(root: Path, *, node: str, since: int) -> str:
         with _path(root, node).open("rb") as stream:
             size = stream.seek(0, 2)
             start = since if since <= size else 0
-            stream.seek(max(start, size - _SAID_BYTES))
-            return stream.read(_SAID_BYTES).decode(errors="replace")
+            stream.seek(max(start, size - limits.LOG_BYTES))
+            said = stream.read(limits.LOG_BYTES).decode(errors="replace")
     except OSError:
         return ""
+    lines = [line for line in said.splitlines(keepends=True) if not line.startswith(_MODULES)]
+    return "".join(lines)[-_SAID_CHARACTERS:]
 
 
 def _path(root: Path, node: str) -> Path:
