@@ -41,9 +41,10 @@ def checkpoint_set(files: ResidentFiles, *, tokenizer_identity: str) -> Checkpoi
         )
         for role, header in headers.items()
     ]
+    own_vocabulary = "tiny vocabulary of bytes" if files.has_tiny_vocabulary else "built-in Qwen vocabulary"
     tokenizer = CheckpointFile(
         role="tokenizer",
-        name=str(files.tokenizer_dir.name) if files.tokenizer_dir else "built-in Qwen vocabulary",
+        name=files.tokenizer_dir.name if files.tokenizer_dir else own_vocabulary,
         size_bytes=None,
         header_sha256=tokenizer_identity,
     )

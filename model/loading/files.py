@@ -11,6 +11,7 @@ from typing import Final
 
 from model.checkpoints.header import Header, read_header
 from model.checkpoints.names import wrapper_prefix
+from model.config import TINY
 from model.errors import (
     CheckpointAmbiguousError,
     CheckpointFileError,
@@ -60,12 +61,19 @@ class ResidentFiles:
     video_vae: Header
     audio_vae: Header
     tokenizer_dir: Path | None
-    """None: the built-in Qwen vocabulary."""
+    """None: the built-in Qwen vocabulary, or the one of `has_tiny_vocabulary`."""
     loras: tuple[LoraFile, ...] = ()
     """The set's own first, then those that an option named."""
 
     def headers(self) -> dict[str, Header]:
         return {role: getattr(self, role) for role in FOLDERS}
+
+    @property
+    def has_tiny_vocabulary(self) -> bool:
+        """Whether no tokenizer is named for a text encoder of random weights that knows bytes alone."""
+        rows, *_ = self.text_encoder.shapes.get("model.embed_tokens.weight", (0,))
+        is_random = self.text_encoder.metadata.get("weights") == "random"
+        return self.tokenizer_dir is None and is_random and rows == TINY.text_encoder.vocab_size
 
 
 def find_files(

@@ -68,7 +68,7 @@ def load_models(
         with CheckpointFile(header.path, known=header) as file:
             refuse_holes(file)
     on_progress("tokenizer")
-    tokenizer = load_tokenizer(files.tokenizer_dir)
+    tokenizer = Tokenizer.tiny() if files.has_tiny_vocabulary else load_tokenizer(files.tokenizer_dir)
     tokenizer.require_fit(config.text_encoder.vocab_size)
     on_progress("text encoder")
     text_encoder = load_text_encoder(files.text_encoder, device=device, dtype=compute_dtype)

@@ -173,6 +173,21 @@ def test_the_inspector_knows_every_tiny_file_for_what_it_is(variant: str, studio
     assert (found.variant, found.released_size) == (variant, False)
     assert [*found.missing.names, *found.unmatched.names, *found.misshapen.names, *found.problems] == []
     assert found.holes is None
+    assert found.runtime.loads
+
+
+def test_tiny_files_named_one_by_one_are_a_set_with_a_vocabulary_of_bytes(studio: Studio) -> None:
+    pipeline = load_pipeline(
+        checkpoint=str(studio.write("dit_pruned_bf16")),
+        text_encoder=str(studio.write("te_qwen3vl_bf16")),
+        video_vae=str(studio.write("vae_video_fp16")),
+        audio_vae=str(studio.write("vae_audio_fp32")),
+        device="cpu",
+    )
+
+    tokenizer, base = pipeline.models.tokenizer, studio.base.models.tokenizer
+    assert tokenizer.identity == base.identity
+    assert pipeline.card().checkpoint.files[-1].name == "tiny vocabulary of bytes"
 
 
 @pytest.mark.parametrize("variant", ["dit_pruned_nvfp4", "dit_full_bf16", "te_qwen3vl_int8_convrot"])
