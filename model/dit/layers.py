@@ -14,6 +14,14 @@ from model.config import TransformerConfig
 from model.dit.rope import rotate
 
 
+class Linear(nn.Linear):
+    """`nn.Linear` without initial values on `meta`, where they are never seen and 200 of them take 25 ms."""
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class SelfAttention(nn.Module):
     """Full attention over all rows, with per-head RMSNorm of q and k before the rotation."""
 
@@ -22,10 +30,10 @@ class SelfAttention(nn.Module):
         width = config.attention_dim
         self.num_heads = config.num_heads
         # Rows are [all q | all k | all v], as in ComfyUI's files; the original shards interleave by head.
-        self.qkv_proj = nn.Linear(config.hidden_size, 3 * width, bias=False, dtype=dtype)
+        self.qkv_proj = Linear(config.hidden_size, 3 * width, bias=False, dtype=dtype)
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps, dtype=dtype)
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps, dtype=dtype)
-        self.out_proj = nn.Linear(width, config.hidden_size, bias=False, dtype=dtype)
+        self.out_proj = Linear(width, config.hidden_size, bias=False, dtype=dtype)
 
     def forward(self, x: Tensor, *, attention: AttentionFn, rope: Tensor | None = None) -> Tensor:
         q, k, v = self.qkv_proj(x).unflatten(-1, (3, self.num_heads, -1)).unbind(1)  # each [S, H, d]
@@ -40,8 +48,8 @@ class SwiGLU(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, dtype: torch.dtype) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(config.hidden_size, 2 * config.ffn_dim, bias=False, dtype=dtype)
-        self.fc2 = nn.Linear(config.ffn_dim, config.hidden_size, bias=False, dtype=dtype)
+        self.fc1 = Linear(config.hidden_size, 2 * config.ffn_dim, bias=False, dtype=dtype)
+        self.fc2 = Linear(config.ffn_dim, config.hidden_size, bias=False, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.fc1(x).chunk(2, dim=-1)  # each [S, F]

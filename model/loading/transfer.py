@@ -8,8 +8,10 @@ reported to copy 13 times slower. Host memory beside the page cache stays at the
 Knows bytes only: no dtypes, no names' meaning.
 """
 
+import itertools
 import os
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
@@ -44,18 +46,15 @@ def read_bytes(
 
     Raises CheckpointFileError when the file ends early or cannot be read.
     """
-    found = {
-        name: torch.empty(entry.end - entry.begin, dtype=torch.uint8, device=device)
-        for name, entry in entries.items()
-    }
-    chunks = list(_chunks(entries, found, payload_offset=file.header.payload_offset))
+    found: dict[str, Tensor] = {}
+    chunks = _chunks(file, entries, found, device=device)
     if device.type == "cuda":
         _copy_in_lanes(file, chunks, device=device)
     else:
         for chunk in chunks:
             for offset, target in chunk.pieces:
                 _read_into(file, target.numpy().data, chunk.begin + offset)
-    return found
+    return {name: found[name] for name in entries}
 
 
 def drop_page_cache(file: CheckpointFile) -> None:
@@ -65,53 +64,70 @@ def drop_page_cache(file: CheckpointFile) -> None:
 
 
 def _chunks(
-    entries: Mapping[str, TensorEntry], targets: Mapping[str, Tensor], *, payload_offset: int
+    file: CheckpointFile,
+    entries: Mapping[str, TensorEntry],
+    found: dict[str, Tensor],
+    *,
+    device: torch.device,
 ) -> Iterator[_Chunk]:
-    """Cut what is wanted into contiguous parts, in the order of the file; small tensors share one."""
+    """Cut what is wanted into contiguous parts, in the order of the file; small tensors share one.
+
+    Each tensor is added to `found`, not yet filled, when its first part is about to be handed out: memory is
+    allocated while others copy.
+    """
     chunk: _Chunk | None = None
     for name, entry in sorted(entries.items(), key=lambda item: item[1].begin):
-        position, target = payload_offset + entry.begin, targets[name]
-        while len(target):
-            if chunk is None or position != chunk.begin + chunk.size or chunk.size == CHUNK_BYTES:
+        size, done = entry.end - entry.begin, 0
+        target = found[name] = torch.empty(size, dtype=torch.uint8, device=device)
+        begin = file.header.payload_offset + entry.begin
+        while done < size:
+            if chunk is None or begin + done != chunk.begin + chunk.size or chunk.size == CHUNK_BYTES:
                 if chunk is not None:
                     yield chunk
-                chunk = _Chunk(position)
-            part = target[: CHUNK_BYTES - chunk.size]
-            chunk.pieces.append((chunk.size, part))
-            chunk.size += len(part)
-            position, target = position + len(part), target[len(part) :]
+                chunk = _Chunk(begin + done)
+            part = min(size - done, CHUNK_BYTES - chunk.size)
+            chunk.pieces.append((chunk.size, target[done : done + part]))
+            chunk.size, done = chunk.size + part, done + part
     if chunk is not None:
         yield chunk
 
 
-def _copy_in_lanes(file: CheckpointFile, chunks: list[_Chunk], *, device: torch.device) -> None:
-    allocated = torch.cuda.Event()
-    allocated.record(torch.cuda.current_stream(device))  # what used this memory before is over by then
-    lanes = min(LANES, len(chunks))
-    with ThreadPoolExecutor(lanes, thread_name_prefix="load") as threads:
-        runs = [
-            threads.submit(_copy_chunks, file, chunks[lane::lanes], after=allocated, device=device)
-            for lane in range(lanes)
-        ]
+def _copy_in_lanes(file: CheckpointFile, chunks: Iterator[_Chunk], *, device: torch.device) -> None:
+    own_stream, lock = torch.cuda.current_stream(device), threading.Lock()
+    begun = torch.cuda.Event()
+    begun.record(own_stream)  # what used this memory before is over by then
+
+    def take() -> _Chunk | None:
+        with lock, torch.cuda.stream(own_stream):  # whose memory the tensors are
+            return next(chunks, None)
+
+    with ThreadPoolExecutor(LANES, thread_name_prefix="load") as threads:
+        runs = [threads.submit(_run_lane, file, take, after=begun, device=device) for _ in range(LANES)]
         for run in runs:
             run.result()
 
 
-def _copy_chunks(
-    file: CheckpointFile, chunks: list[_Chunk], *, after: torch.cuda.Event, device: torch.device
+def _run_lane(
+    file: CheckpointFile,
+    take: Callable[[], _Chunk | None],
+    *,
+    after: torch.cuda.Event,
+    device: torch.device,
 ) -> None:
-    """Run one lane; its copies have ended when it returns."""
+    """Copy chunks until there are none; the copies have ended when it returns."""
     stream = torch.cuda.Stream(device)
     stream.wait_event(after)
     buffers = [torch.empty(CHUNK_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     copied = [torch.cuda.Event(), torch.cuda.Event()]
     with torch.cuda.device(device), torch.cuda.stream(stream):
-        for number, chunk in enumerate(chunks):
-            buffer, event = buffers[number % 2], copied[number % 2]
+        for buffer, event in itertools.cycle(zip(buffers, copied, strict=True)):
+            chunk = take()
+            if chunk is None:
+                break
             event.synchronize()  # of the copy out of this buffer, two chunks ago
             _read_into(file, buffer.numpy().data[: chunk.size], chunk.begin)
             for offset, target in chunk.pieces:
-                target.copy_(buffer[offset : offset + len(target)], non_blocking=True)
+                target.copy_(buffer[offset : offset + target.shape[0]], non_blocking=True)
             event.record(stream)
     stream.synchronize()
 
