@@ -1,16 +1,19 @@
 """`PackedNetwork`: the transformer as the denoising loop sees it, bound to one request.
 
-Owns what does not change between steps, namely layout, rotary table, refined text and attention; a step only
-cuts latents into rows and puts velocities back together. Knows no sigmas and no samplers.
+Owns what does not change between steps, namely layout, rotary table, refined text and attention, and what is
+known before them, the modulations of a schedule; a step only cuts latents into rows and puts velocities back
+together. Knows no sigmas and no samplers.
 
 Shapes: as in `latents.py`; L text rows.
 """
+
+from collections.abc import Mapping
 
 from torch import Tensor
 
 from model.attention import AttentionFn
 from model.conventions import Conventions
-from model.dit import H3Transformer
+from model.dit import H3Transformer, Modulation
 from model.latents import Latents
 from model.packing import (
     PackedLayout,
@@ -44,6 +47,8 @@ class PackedNetwork:
         self.layout = layout.to(text_embeds.device)
         self.rope = transformer.rope_table(self.layout)
         self.text = transformer.encode_text(text_embeds, attention=attention)
+        self.modulations: Mapping[Timesteps, Modulation] = {}
+        """Of the steps to come, from `ModulationCache`; a step that is not here computes its own."""
 
     def __call__(self, latents: Latents, timesteps: Timesteps) -> Latents:
         """Return the data-ward velocities of the target rows, float32."""
@@ -58,6 +63,7 @@ class PackedNetwork:
             rope=self.rope,
             attention=self.attention,
             conventions=self.conventions,
+            modulation=self.modulations.get(timesteps),
         )
         return Latents(
             video=unpatchify_video(video[self.layout.target_rows(Stream.VIDEO)], self.shape),

@@ -165,14 +165,19 @@ def grid_axis(side: int, *, shape: LatentShape) -> Tensor:
     return ((1 - extent) / 2 + k * (extent / points)) * GRID_SPAN
 
 
+def distinct_timesteps(*, t_video: float, t_audio: float) -> tuple[Tensor, Tensor]:
+    """Return the distinct timesteps, float32 [M] ascending, and each clock's index into them, on the host."""
+    return torch.tensor((t_video, t_audio), dtype=torch.float32).unique(return_inverse=True)  # as Clock
+
+
 def row_timesteps(layout: PackedLayout, *, t_video: float, t_audio: float) -> tuple[Tensor, Tensor]:
     """Return the distinct timesteps, float32 [M] ascending, and each row's index into them, int64 [S].
 
     Timesteps are 1 - sigma: 1 is clean. Both results are on the layout's device; nothing waits for it.
     """
     device = layout.clocks.device
-    timesteps, index = torch.tensor((t_video, t_audio), dtype=torch.float32).unique(return_inverse=True)
-    # `index` is ordered as Clock is. From pageable memory these copies are staged at once, hence safe.
+    timesteps, index = distinct_timesteps(t_video=t_video, t_audio=t_audio)
+    # From pageable memory these copies are staged at once, hence safe.
     of_clock = index.to(device, non_blocking=True)
     return timesteps.to(device, non_blocking=True), of_clock[layout.clocks]
 

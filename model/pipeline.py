@@ -28,6 +28,7 @@ from model.loading.models import Models, OnLoad, load_models, load_video_decoder
 from model.lora.adaln import read_time_embedder
 from model.lora.cards import registry_of
 from model.lora.resident import ResidentLoras, plan_loras
+from model.modulations import ModulationCache
 from model.network import PackedNetwork
 from model.noise import draw_noise
 from model.packing import pack_t2va
@@ -63,6 +64,7 @@ class H3Pipeline:
     ) -> None:
         self.models, self.files, self.device = models, files, device
         self.loras = loras or ResidentLoras(models.transformer)
+        self.modulations = ModulationCache(models.transformer)
         self._checkpoint = checkpoint_set(files, tokenizer_identity=models.tokenizer.identity)
         self._facts = device_facts(device)
         self._auto_attention, _ = resolve_attention("auto", device)
@@ -97,15 +99,19 @@ class H3Pipeline:
         attention_name, attention = resolve_attention(job.attention, self.device)
         reset_peak_memory(self.device)
         self.loras.use(job.loras)
+        plan = plan_job(job)
 
         decoder, reload_note = self._video_decoder(VAE_DTYPES[job.vae_dtype])
         with clock.stage(Stage.TEXT_ENCODE):
             network, num_text = self._condition(job, attention=attention, conventions=conventions)
         with clock.stage(Stage.DENOISE, steps=job.steps):
+            network.modulations = self.modulations.of(
+                plan, conventions=conventions, loras=self.loras.adaln_strengths()
+            )
             denoised = denoise(
                 network,
                 noise=draw_noise(job.latent_shape, seed=job.seed, conventions=conventions).to(self.device),
-                plan=plan_job(job),
+                plan=plan,
                 sampler=job.sampler,
                 conventions=conventions,
                 compute_dtype=self.models.transformer.compute_dtype,

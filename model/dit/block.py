@@ -3,7 +3,7 @@
 Text, audio and video rows share every weight, so a block never asks what a row is: `row` picks its
 modulation. Knows nothing about layouts, sigmas or prompts.
 
-Shapes: S packed rows, D hidden, M distinct timesteps, E width of the AdaLN input.
+Shapes: S packed rows, D hidden, M distinct timesteps.
 """
 
 import torch
@@ -23,15 +23,19 @@ class DiTBlock(nn.Module):
         self.norm2 = nn.RMSNorm(config.hidden_size, eps=config.norm_eps, dtype=dtype)
         self.mlp = SwiGLU(config, dtype=dtype)
         self.adaln_proj = AdaLNProjection(
-            config.time_embed_dim, config.hidden_size, parts=6, modalities=NUM_MODALITIES, dtype=adaln_dtype
+            config.time_embed_dim,
+            config.hidden_size,
+            parts=6,
+            modalities=NUM_MODALITIES,
+            dtype=adaln_dtype,
+            table_dtype=dtype,
         )
 
     def forward(
-        self, x: Tensor, *, time: Tensor, row: Tensor, rope: Tensor, attention: AttentionFn
+        self, x: Tensor, *, modulation: Tensor, row: Tensor, rope: Tensor, attention: AttentionFn
     ) -> Tensor:
-        """Return [S, D] from x [S, D], time [M, E], row int64 [S] into the M × 3 modulation rows."""
-        tables = self.adaln_proj(time)  # six of [3M, D]
-        shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = (table.to(x.dtype) for table in tables)
+        """Return [S, D] from x [S, D], `modulation` [3M, 6, D] and row int64 [S] into its rows."""
+        shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = modulation.unbind(1)  # each [3M, D]
 
         h = modulate(self.norm1(x), shift=shift, scale=scale, row=row)
         x = gated_add(x, self.attn(h, attention=attention, rope=rope), gate=gate, row=row)

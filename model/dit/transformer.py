@@ -10,6 +10,8 @@ Shapes: S packed rows, L text rows, Nv video rows, Na audio rows, D hidden, M di
 E width of the AdaLN input.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,9 +21,10 @@ from model.config import TransformerConfig
 from model.conventions import Conventions
 from model.dit.block import DiTBlock
 from model.dit.final import FinalLayer
-from model.dit.modulation import NUM_MODALITIES
+from model.dit.modulation import NUM_MODALITIES, Modulation
 from model.dit.refiner import TokenRefiner
 from model.dit.rope import RopeFrequencies, rope_table
+from model.dit.streaming import on_device
 from model.dit.timesteps import TimeEmbedder, interpolate_curve
 from model.packing import PackedLayout, pack_rows
 
@@ -83,6 +86,16 @@ class H3Transformer(nn.Module):
         """Return what every AdaLN projection reads, [M, E]; the pruned table was sampled after the SiLU."""
         return time_embed if self.config.pruned else F.silu(time_embed).to(self.compute_dtype)
 
+    def modulate(self, evaluations: Sequence[Tensor], conventions: Conventions) -> list[Modulation]:
+        """Return the modulation of each evaluation, given its distinct timesteps, float32 [M].
+
+        Layer by layer for all of them, so AdaLN weights that lie in host memory cross to the device once.
+        """
+        times = [self.adaln_input(self.time_embed(timesteps, conventions)) for timesteps in evaluations]
+        projections = [layer.adaln_proj for layer in (*self.blocks, self.final_layer)]
+        tables = [project(times) for project in on_device(projections, times[0].device)]
+        return [Modulation(blocks=tuple(blocks), final=final) for *blocks, final in zip(*tables, strict=True)]
+
     def embed(
         self,
         *,
@@ -115,21 +128,26 @@ class H3Transformer(nn.Module):
         rope: Tensor,
         attention: AttentionFn,
         conventions: Conventions,
+        modulation: Modulation | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the data-ward velocity of all video rows [Nv, 96] and audio rows [Na, 32], float32.
 
         `video_rows` [Nv, 96] and `audio_rows` [Na, 32] are float32; `text` [L, D] comes from `encode_text`,
         `rope` from `rope_table`, `timesteps` float32 [M] and `timestep_index` int64 [S] from
-        `packing.row_timesteps`. Never waits for the device.
+        `packing.row_timesteps`. `modulation` is that of `timesteps`, from `modulate`; without it it is
+        computed here. With it, or with AdaLN weights on the device, nothing waits for the device.
         """
         x = self.embed(
             video_rows=video_rows, audio_rows=audio_rows, text=text, layout=layout, conventions=conventions
         )
-        time = self.adaln_input(self.time_embed(timesteps, conventions))
+        if modulation is None:
+            (modulation,) = self.modulate([timesteps], conventions)
         row = timestep_index * NUM_MODALITIES + layout.tags
-        for block in self.blocks:
-            x = block(x, time=time, row=row, rope=rope, attention=attention)
-        video, audio = self.final_layer(x, time=time, timestep_index=timestep_index, layout=layout)
+        for block, tables in zip(self.blocks, modulation.blocks, strict=True):
+            x = block(x, modulation=tables, row=row, rope=rope, attention=attention)
+        video, audio = self.final_layer(
+            x, modulation=modulation.final, timestep_index=timestep_index, layout=layout
+        )
         if conventions.velocity_in_compute_dtype:
             video, audio = video.to(self.compute_dtype).float(), audio.to(self.compute_dtype).float()
         return video, audio

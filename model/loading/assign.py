@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from model.dit.streaming import to_pinned
 from model.loading.matching import Piece, full
 from model.loading.stored import StoredModule
 from model.loading.tensors import ValueCheck
@@ -27,10 +28,12 @@ def assign(
     dtypes: Mapping[str, torch.dtype],
     row_order: RowOrder = lambda name: None,
     defaults: Mapping[str, Tensor] | None = None,
+    in_host_memory: Callable[[str], bool] = lambda name: False,
 ) -> None:
     """Read and assign piece by piece; plain tensors are cast to `dtypes` (by our names), packed ones stay.
 
-    `defaults` are for what the file leaves out. Raises CheckpointFileError for values that nobody trained.
+    `defaults` are for what the file leaves out; modules that are to lie `in_host_memory` are taken off the
+    GPU, where they were read to be checked. Raises CheckpointFileError for values that nobody trained.
     """
     plain, check = dict(defaults or {}), ValueCheck(source)
     for piece in pieces:
@@ -42,6 +45,8 @@ def assign(
         }
         for name, tensor in (cast | {full(piece.name, suffix): packed[suffix] for suffix in packed}).items():
             check.add(name, tensor)
+        if in_host_memory(piece.name):
+            cast, packed = ({key: to_pinned(t) for key, t in each.items()} for each in (cast, packed))
         if piece.marker is not None:
             dtype = dtypes[full(piece.name, "weight")]
             exchange(module, piece.name, piece.marker, packed, dtype=dtype)

@@ -17,6 +17,7 @@ from model.checkpoints.names import Layout
 from model.dit import H3Transformer
 from model.dit.dtypes import round_islands
 from model.dit.row_order import row_order
+from model.dit.streaming import is_streamed
 from model.loading.assign import RowOrder, assign
 from model.loading.files import ResidentFiles
 from model.loading.plans import (
@@ -99,7 +100,7 @@ def load_transformer(
 
     `layout` must be given for MiniMax' own shards, which no tensor tells from ComfyUI's files.
     `islands_as_comfyui` rounds the float32 linears of a quantised file to bfloat16, as ComfyUI does; kept in
-    float32 they are more exact.
+    float32 they are more exact. On a GPU the full layout's AdaLN stays in host memory (`dit/streaming.py`).
     """
     plan = plan_transformer(header, compute_dtype=compute_dtype, layout=layout)
     module, config = plan.module, plan.module.config
@@ -110,6 +111,7 @@ def load_transformer(
         device=device,
         dtypes={name: tensor.dtype for name, tensor in module.state_dict().items()},
         row_order=lambda name: row_order(name, config, layout=plan.layout),
+        in_host_memory=lambda name: device.type == "cuda" and is_streamed(name, config),
         defaults={"rope.inv_freq": frequencies},
     )
     check_constants(module.state_dict(), {"rope.inv_freq": frequencies}, source=header.path)
@@ -161,19 +163,27 @@ def _fill(
     dtypes: Mapping[str, torch.dtype],
     row_order: RowOrder = lambda name: None,
     defaults: Mapping[str, Tensor] | None = None,
+    in_host_memory: Callable[[str], bool] = lambda name: False,
 ) -> None:
     """Read what a plan found, and give the module defaults where the file has none."""
-    names = [name for piece in plan.pieces for part in piece.parts for name, _ in part.tensors.values()]
+    resident = [piece for piece in plan.pieces if not in_host_memory(piece.name)]
+    names = [name for piece in resident for part in piece.parts for name, _ in part.tensors.values()]
     with CheckpointFile(header.path, known=header) as file:
         refuse_holes(file)
         stored = read_tensors(file, names, device=device)
+
+        def read(name: str) -> Tensor:
+            """Hand out each tensor once, so that what is cast is freed; others pass by the device singly."""
+            return stored.pop(name) if name in stored else read_tensors(file, [name], device=device)[name]
+
         assign(
             plan.module,
             plan.pieces,
-            stored.pop,  # once each, so that what was cast is freed
+            read,
             source=header.path,
             dtypes=dtypes,
             row_order=row_order,
+            in_host_memory=in_host_memory,
             defaults={name: value.to(device, dtypes[name]) for name, value in (defaults or {}).items()},
         )
 

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+Strengths = tuple[tuple[int, float], ...]
+"""Number and strength of LoRAs, in the order in which they are added."""
+
 
 @dataclass(slots=True)
 class Active:
     """Which LoRAs apply now, shared by all linears of one transformer."""
 
-    strengths: tuple[tuple[int, float], ...] = ()
-    """Number and strength, in the order in which they are added."""
+    strengths: Strengths = ()
 
 
 class Branch(nn.Module):

@@ -13,11 +13,11 @@ from model.dit.timesteps import TimeEmbedder
 from model.loading.files import ResidentFiles
 from model.loading.plans import plan_transformer
 from model.lora.adaln import project
-from model.lora.branch import Active, LoraLinear
+from model.lora.branch import Active, LoraLinear, Strengths
 from model.lora.cards import card_of
 from model.lora.errors import LoraNotLoadedError, told_dropped
 from model.lora.factors import read_branches
-from model.lora.plan import LoraPlan, plan_lora, targets_of
+from model.lora.plan import ADALN, LoraPlan, plan_lora, targets_of
 from queue_schemas.loras import JobLora, LoraCard
 from queue_schemas.published import PublishedFiles
 
@@ -33,6 +33,7 @@ class ResidentLoras:
         self._time_embedder = time_embedder
         self._active = Active()
         self._numbers: dict[str, int] = {}
+        self._in_adaln: set[int] = set()
         self.cards: list[LoraCard] = []
 
     def load(self, plan: LoraPlan, card: LoraCard) -> None:
@@ -43,6 +44,8 @@ class ResidentLoras:
             projection = project(self._time_embedder, self._transformer.adaln_t_table)
         for module, branch in read_branches(plan, self._transformer, projection).items():
             self._lora_linear(module).branches[str(number)] = branch
+            if module.endswith(ADALN):
+                self._in_adaln.add(number)
         self.cards.append(card)
 
     def check(self, loras: Sequence[JobLora]) -> None:
@@ -55,6 +58,10 @@ class ResidentLoras:
         """Have these apply from now on, in this order, and no others. Raises LoraNotLoadedError."""
         self.check(loras)
         self._active.strengths = tuple((self._numbers[lora.name], lora.strength) for lora in loras)
+
+    def adaln_strengths(self) -> Strengths:
+        """Return which LoRAs change the modulations now: equal answers mean equal modulations."""
+        return tuple(pair for pair in self._active.strengths if pair[0] in self._in_adaln and pair[1])
 
     def _lora_linear(self, name: str) -> LoraLinear:
         """Return the linear's LoRA holder, which takes its place at the first LoRA."""

@@ -9,8 +9,10 @@ Shapes: O rows (output features), I columns (input features).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -34,6 +36,7 @@ class QuantLinear(nn.Module, ABC):
         for suffix, tensor in tensors.items():
             self.register_buffer(suffix, tensor)
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+        self._decoded: Tensor | None = None
 
     @property
     def out_features(self) -> int:
@@ -49,7 +52,21 @@ class QuantLinear(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., O] from [..., I], in the dtype of x."""
-        return F.linear(x, self.dequantise().to(x.dtype), self.bias)
+        weight = self.dequantise().to(x.dtype) if self._decoded is None else self._decoded
+        return F.linear(x, weight, self.bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, {self.marker.format}"
+
+
+@contextmanager
+def decoded(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Have the quantised linears of `module` decode once for all products inside, with inputs of `dtype`."""
+    linears = [part for part in module.modules() if isinstance(part, QuantLinear)]
+    for linear in linears:
+        linear._decoded = linear.dequantise().to(dtype)
+    try:
+        yield
+    finally:
+        for linear in linears:
+            linear._decoded = None

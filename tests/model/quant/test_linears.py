@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from model.quant.exchange import exchange, make_linear
 from model.quant.int8 import Int8Embedding
-from model.quant.linear import QuantLinear
+from model.quant.linear import QuantLinear, decoded
 from model.quant.marker import Marker, QuantFormat, parse_marker
 from model.quant.nvfp4 import swizzle, unswizzle
 from model.synthetic.quantise import quantise
@@ -77,6 +77,19 @@ def test_forward_multiplies_by_the_weight_rounded_once_to_the_inputs_dtype(
 
     assert y.dtype == dtype
     assert torch.equal(y, F.linear(x[:3].to(dtype), quantised.dequantise().to(dtype), bias))
+
+
+@pytest.mark.parametrize("text", [NVFP4, FP8, INT8, INT4])
+def test_a_weight_is_decoded_once_for_several_products(weight: Tensor, x: Tensor, text: str) -> None:
+    smooth = {"pre_quant_scale": torch.linspace(0.5, 2.0, COLUMNS)} if text == NVFP4 else {}
+    holder = nn.Sequential(linear(text, quantise(text, weight, **smooth)))
+    wanted, weight_scale = holder(x), holder[0].weight_scale
+
+    with decoded(holder, x.dtype):
+        weight_scale.fill_(0)
+
+        assert torch.equal(holder(x), wanted)
+    assert holder(x).count_nonzero() == 0
 
 
 def test_the_awq_scale_multiplies_the_input_in_its_dtype(
