@@ -245,7 +245,9 @@ def test_a_value_that_the_computing_dtype_cannot_hold_is_refused(
 def test_a_download_that_left_a_hole_is_refused(files: ResidentFiles, tmp_path: Path) -> None:
     path = write_shapes(tmp_path / "a.safetensors", files.transformer.shapes)
 
-    with pytest.raises(CheckpointFileError, match=r"13 tensors .* were never written|holds nothing but zeros"):
+    with pytest.raises(
+        CheckpointFileError, match=r"13 tensors .* were never written|holds nothing but zeros"
+    ):
         load_transformer(read_header(path), device=CPU, compute_dtype=torch.float32)
 
 
