@@ -11,6 +11,8 @@ from model.checkpoints.header import CheckpointFile, read_header
 from model.synthetic.__main__ import run
 from model.synthetic.writer import write_file
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PUBLISHED = {
     "dit_pruned_nvfp4": "b62e4dffa5e111a50c42132e0c200fdebbd499b33ab7f81670cde0b498524354",
     "dit_pruned_int8_convrot": "8232b3c428e54591c286b5eee3eaba840f03d2cd2cb359ec09dd2558974ddc74",

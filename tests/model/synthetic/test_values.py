@@ -17,6 +17,8 @@ from model.synthetic.writer import write_file
 Decode = Callable[[Path, HeaderDescription], dict[str, Tensor]]
 Measure = Callable[[Tensor, Tensor], float]
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WEIGHT_ERROR = {
     "nvfp4": (0.085, 0.105),
     "nvfp4_awq": (0.085, 0.105),
