@@ -15,7 +15,7 @@ from model.packing import distinct_timesteps
 from model.sigmas import SigmaPlan, Timesteps
 
 LIMIT_BYTES: Final = 1 << 30
-"""Room for two schedules of 27 steps; a longer one than 55 steps is computed for each job."""
+"""Room for two t2va schedules of 28 steps; one of more than 55 is computed for each job."""
 
 Modulations = Mapping[Timesteps, Modulation]
 
