@@ -162,17 +162,22 @@ def mlp_lora(path: Path, transformer: H3Transformer) -> Path:
     return path
 
 
+def load_loras(transformer: H3Transformer, *paths: Path) -> ResidentLoras:
+    loras, targets = ResidentLoras(transformer), targets_of(transformer)
+    for path in paths:
+        file = LoraFile(name=path.stem, header=read_header(path))
+        plan = plan_lora(file.header, targets)
+        loras.load(plan, card_of(file, plan, published_files()))
+    return loras
+
+
 def test_a_strength_of_a_lora_on_adaln_gives_modulations_of_its_own(
     load: Load, relative_l2: Callable[[Tensor, Tensor], float], tmp_path: Path
 ) -> None:
     transformer, merged = load("dit_full_bf16"), load("dit_full_bf16")
     in_adaln, deltas = adaln_lora(tmp_path / "light.safetensors", transformer)
     in_mlp = mlp_lora(tmp_path / "ink.safetensors", transformer)
-    loras, cache, targets = ResidentLoras(transformer), ModulationCache(transformer), targets_of(transformer)
-    for path in (in_adaln, in_mlp):
-        file = LoraFile(name=path.stem, header=read_header(path))
-        plan = plan_lora(file.header, targets)
-        loras.load(plan, card_of(file, plan, published_files()))
+    loras, cache = load_loras(transformer, in_adaln, in_mlp), ModulationCache(transformer)
 
     def with_loras(**strengths: float) -> list[Modulation]:
         loras.use([JobLora(name=name, strength=strength) for name, strength in strengths.items()])
@@ -303,15 +308,19 @@ def test_on_a_gpu_the_full_layouts_adaln_stays_in_pinned_host_memory(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", ["dit_full_bf16", "dit_full_int8_convrot"])
-def test_on_a_gpu_streamed_weights_make_the_film_of_resident_ones(
-    load: Load, gpu: torch.device, variant: str
+@pytest.mark.parametrize("strength", [0.0, 0.5])
+def test_on_a_gpu_streamed_weights_and_loras_make_the_film_of_resident_ones(
+    load: Load, gpu: torch.device, variant: str, strength: float, tmp_path: Path
 ) -> None:
     streamed = load(variant, dtype=torch.bfloat16, device=gpu)
     resident = load(variant, dtype=torch.bfloat16, device=gpu).to(gpu)
-    cache = ModulationCache(streamed)
+    cache, (path, _) = ModulationCache(streamed), adaln_lora(tmp_path / "light.safetensors", streamed)
+    for transformer in (streamed, resident):
+        load_loras(transformer, path).use([JobLora(name="light", strength=strength)])
 
-    found, again = (generate(streamed, plan_of(4), cache) for _ in range(2))
-    wanted = generate(resident, plan_of(4), None)
+    with torch.inference_mode():
+        found, again = (generate(streamed, plan_of(4), cache) for _ in range(2))
+        wanted = generate(resident, plan_of(4), None)
 
     assert torch.equal(found.video, wanted.video)
     assert torch.equal(found.audio, wanted.audio)
