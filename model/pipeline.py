@@ -20,11 +20,13 @@ from torch import Tensor
 from model.attention import AttentionFn, available_attention, resolve_attention
 from model.audio_vae import decode_waveform, fit_length, limit_loudness
 from model.base import Generation, OnProgress, PipelineCard
+from model.checkpoints.header import CheckpointFile
 from model.conventions import PRESETS, Conventions
 from model.denoise import denoise
 from model.errors import DeviceUnavailableError, GenerationCancelledError, WrongCheckpointError
 from model.loading.files import ResidentFiles, find_files
 from model.loading.models import Models, OnLoad, load_models, load_video_decoder
+from model.loading.transfer import drop_page_cache
 from model.lora.adaln import read_time_embedder
 from model.lora.cards import registry_of
 from model.lora.resident import ResidentLoras, plan_loras
@@ -32,7 +34,14 @@ from model.modulations import ModulationCache
 from model.network import PackedNetwork
 from model.noise import draw_noise
 from model.packing import pack_t2va
-from model.receipts import checkpoint_set, device_facts, dtype_name, peak_memory, reset_peak_memory
+from model.receipts import (
+    checkpoint_set,
+    device_facts,
+    dtype_name,
+    memory_line,
+    peak_memory,
+    reset_peak_memory,
+)
 from model.sigmas import SigmaPlan, plan_sigmas
 from model.stage_clock import StageClock
 from model.synthetic.h3_tiny import H3_TINY, ensure_h3_tiny
@@ -240,6 +249,8 @@ def load_pipeline(
     lora_time_embedder: Path | None = None,
     device: str | None = None,
     on_progress: OnLoad = lambda what: None,
+    profile_memory: bool = False,
+    drop_cache: bool = False,
 ) -> H3Pipeline:
     """Load a resident set; without any model file named, write h3-tiny below `outputs/` and load that.
 
@@ -247,6 +258,8 @@ def load_pipeline(
     `lora_time_embedder` is a full transformer file, by which LoRAs' AdaLN deltas fit a pruned one.
     `device` is a torch device name; by default the first CUDA device, else the CPU. The transformer and the
     text encoder compute in bfloat16 on a GPU and in float32 on a CPU, which has no fast bfloat16.
+    `profile_memory` adds what is held to every line of progress; `drop_cache` has the system forget the
+    files' pages afterwards, which unified memory gains.
     Raises ModelError, and InvalidRequestError for a registry of the user's own.
     """
     if uses_h3_tiny(
@@ -272,17 +285,22 @@ def load_pipeline(
         files, registry_of(models_dir), allow_partial=allow_partial_lora, time_embedder=time_embedder
     )
     place = choose_device(device)
+    tell = (lambda what: on_progress(f"{what} [{memory_line(place)}]")) if profile_memory else on_progress
     models = load_models(
         files,
         device=place,
         compute_dtype=torch.bfloat16 if place.type == "cuda" else torch.float32,
         vae_dtype=VAE_DTYPES[VaeDtype.FLOAT16],
-        on_progress=on_progress,
+        on_progress=tell,
     )
     resident = ResidentLoras(models.transformer, time_embedder)
     for plan, card in planned:
-        on_progress(f"LoRA {card.name}")
+        tell(f"LoRA {card.name}")
         resident.load(plan, card)
+    for header in files.headers().values() if drop_cache else ():
+        with CheckpointFile(header.path, known=header) as file:
+            drop_page_cache(file)
+    tell("models loaded")
     return H3Pipeline(models, files, device=place, loras=resident)
 
 

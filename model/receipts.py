@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -87,6 +88,21 @@ def nvidia_driver() -> str | None:
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def memory_line(device: torch.device) -> str:
+    """Return in one line what this process holds and held at most: host (Linux), tensors on the device."""
+    host = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    now, most = (int(host[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+    line = f"host {_gigabytes(now)}, at most {_gigabytes(most)}"
+    if device.type == "cuda":
+        now, most = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+        line += f"; device {_gigabytes(now)}, at most {_gigabytes(most)}"
+    return line
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB"
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -57,6 +57,9 @@ def preview(
     ] = None,
     conventions: Annotated[ConventionsName | None, typer.Option(help="Whose numbers")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; chosen when left out")] = None,
+    profile_memory: Annotated[
+        bool, typer.Option("--profile-memory", help="What memory is held while loading, on stderr")
+    ] = False,
     progress: Annotated[bool, typer.Option("--progress", help="Each step's time, on stderr")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors")] = False,
 ) -> None:
@@ -82,9 +85,10 @@ def preview(
                 "allow_partial_lora": allow_partial_lora,
                 "lora_time_embedder": lora_time_embedder,
                 "device": device,
+                "profile_memory": profile_memory,
             },
             output=output,
-            tell=tell if progress else lambda message: None,
+            tell=tell if progress or profile_memory else lambda message: None,
         )
         if not quiet:
             print(json.dumps(facts, separators=(",", ":")))

@@ -46,6 +46,12 @@ Loras = Annotated[
 PartialLora = Annotated[
     bool, typer.Option("--allow-partial-lora", help="Load a LoRA of which some tensors have no place here")
 ]
+ProfileMemory = Annotated[
+    bool, typer.Option("--profile-memory", help="Tell while loading what memory is held, and at most was")
+]
+DropCache = Annotated[
+    bool, typer.Option("--drop-cache", help="Free the page cache of the files once loaded (unified memory)")
+]
 TimeEmbedder = Annotated[
     Path | None,
     typer.Option(
@@ -85,6 +91,8 @@ def run(
     lora: Loras = None,
     allow_partial_lora: PartialLora = False,
     lora_time_embedder: TimeEmbedder = None,
+    profile_memory: ProfileMemory = False,
+    drop_cache: DropCache = False,
     device: Device = None,
     output_dir: OutputDir = None,
     port: Port = None,
@@ -124,8 +132,13 @@ def run(
         command = module_command("worker.cli", "serve")
         command += [part for name, value in files.items() if value for part in (name, str(value))]
         command += [part for text in lora or () for part in ("--lora", text)]
-        command += ["--allow-partial-lora"] if allow_partial_lora else []
-        command += ["--quiet"] if quiet else []
+        switches = {
+            "--allow-partial-lora": allow_partial_lora,
+            "--profile-memory": profile_memory,
+            "--drop-cache": drop_cache,
+            "--quiet": quiet,
+        }
+        command += [name for name, is_on in switches.items() if is_on]
         plan = NodePlan(
             settings=settings,
             engine_command=command,
@@ -151,6 +164,8 @@ def serve(
     lora: Loras = None,
     allow_partial_lora: PartialLora = False,
     lora_time_embedder: TimeEmbedder = None,
+    profile_memory: ProfileMemory = False,
+    drop_cache: DropCache = False,
     device: Device = None,
     output_dir: OutputDir = None,
     host: Host = "127.0.0.1",
@@ -183,6 +198,8 @@ def serve(
             lora_time_embedder=lora_time_embedder,
             device=device,
             on_progress=tell,
+            profile_memory=profile_memory,
+            drop_cache=drop_cache,
         )
         return Engine(pipeline, output_root=settings.output_dir, node=node_of(settings))
 

@@ -147,6 +147,8 @@ def _files_of_set(
         if name is not None
     }
     task, transformer = next(iter(transformers.items()))
+    if len(transformers) > 1:
+        log.warning("%s names two transformers; t2va runs on the %s one, and only that is loaded", path, task)
     found = {}
     for role in ("text_encoder", "video_vae", "audio_vae"):
         own, option = getattr(resident_set, role), named[role]

@@ -1,5 +1,6 @@
 """Whole jobs through the resident models, on h3-tiny: what changes a film, what does not, what is refused."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -230,10 +231,15 @@ def test_without_model_files_h3_tiny_is_written_and_announced(
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
 
-    pipeline = load_pipeline(device="cpu", on_progress=said.append)
+    pipeline = load_pipeline(device="cpu", on_progress=said.append, profile_memory=True, drop_cache=True)
 
     assert pipeline.files.name == "h3-tiny"
     assert "synthetic checkpoint h3-tiny" in said[0]
+    memory = [
+        re.fullmatch(r"[\w ]+ \[host (\d\.\d\d) GB, at most (\d\.\d\d) GB\]", line) for line in said[1:]
+    ]
+    assert len(memory) == 7
+    assert all(line is not None and 0 < float(line[1]) <= float(line[2]) for line in memory)
     assert (tmp_path / "outputs" / "h3-tiny" / "vae").is_dir()
 
 
