@@ -145,7 +145,7 @@ def test_features_match_comfyui(
     weights = {
         name.removeprefix("weights."): value for name, value in tensors.items() if name.startswith("weights.")
     }
-    embedding = torch.zeros(RELEASED.text_encoder.vocab_size, 40, dtype=torch.bfloat16)
+    embedding = torch.ones(RELEASED.text_encoder.vocab_size, 40, dtype=torch.bfloat16)  # rows that none reads
     embedding[tensors["embed_rows.ids"].long()] = tensors["embed_rows.values"]
     weights["model.embed_tokens.weight"] = embedding
     encoder = load(weights, dtype=torch.float32)
