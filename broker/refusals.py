@@ -1,8 +1,7 @@
 """A Redis that answers, but takes no commands now: it is full, a replica, or cannot write to its disk.
 
 Whoever waits for a Redis that is away waits for this one as well, so what redis-py tells as an error of the
-command becomes a ConnectionError here, with the reason in words. It is not
-tried again at once.
+command becomes a ConnectionError here, with the reason in words. It is not tried again at once.
 """
 
 import re
