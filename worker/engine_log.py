@@ -6,23 +6,35 @@ A fault of the interpreter (segmentation fault, abort) leaves the stack of its t
 
 import faulthandler
 import logging
+import os
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO, Any, Final
 
 from queue_schemas import limits
+from worker.output_root import OutputRootError
+from worker.own_names import ENGINE_LOG
 
-_NAME: Final = "engine-{node}.log"
 _SAID_CHARACTERS: Final = 4_000
 _MODULES: Final = "Extension modules: "
 """A line of thousands of characters that the interpreter puts behind a stack."""
 
 
 class EngineLog(RotatingFileHandler):
-    """A handler for the engine's process; engines of one host may share an output root."""
+    """A handler for the engine's process; engines of one host may share an output root.
+
+    Raises OutputRootError where the file cannot be had.
+    """
 
     def __init__(self, root: Path, *, node: str) -> None:
-        super().__init__(_path(root, node), maxBytes=limits.LOG_BYTES, backupCount=1, encoding="utf-8")
+        place = _path(root, node)
+        for path in (place, place.with_name(f"{place.name}.1")):
+            if os.path.lexists(path) and not path.is_file():
+                raise OutputRootError(root, f"{path.name} in it is no file, so that no log can be kept")
+        try:
+            super().__init__(place, maxBytes=limits.LOG_BYTES, backupCount=1, encoding="utf-8")
+        except OSError as error:
+            raise OutputRootError(root, f"{place.name}: {str(error.strerror).lower()}") from error
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def _open(self) -> Any:
@@ -54,4 +66,4 @@ def engine_said(root: Path, *, node: str, since: int) -> str:
 
 
 def _path(root: Path, node: str) -> Path:
-    return root / _NAME.format(node=node)
+    return root / ENGINE_LOG.format(node=node)

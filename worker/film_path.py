@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from queue_schemas.errors import InvalidRequestError
+from worker.own_names import reserved_part
 
 _LONGEST_NAME: Final = "x" * 255
 """The encoder writes under a temporary name beside the film, which must fit as well."""
@@ -14,9 +15,14 @@ _LONGEST_NAME: Final = "x" * 255
 def film_path(root: Path, output: str) -> Path:
     """Return the path of the film `output` below `root`, which is absolute and free of links; it may be new.
 
-    Raises InvalidRequestError where a link leads out of the root, something is in the way, or the path is too
-    long for the file system.
+    Raises InvalidRequestError for what the project keeps for itself, and where a link leads out of the root,
+    something is in the way, or the path is too long for the file system.
     """
+    reserved = reserved_part(output)
+    if reserved is not None:
+        raise InvalidRequestError(
+            f"output {output!r}: {reserved!r} is kept for the engine's own files; name another folder"
+        )
     target = root / output
     if not Path(os.path.realpath(target.parent)).is_relative_to(root):
         raise InvalidRequestError(f"output {output!r} leads to no place below the output root")

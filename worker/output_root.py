@@ -16,15 +16,14 @@ from typing import Final
 from queue_schemas.errors import ErrorCode
 from storage.layout import STORE_KEY
 from worker.errors import WorkerError
+from worker.own_names import ATTEMPT, FILM, RUNS, SPOOL
 
 log = logging.getLogger(__name__)
 
 STALE_SECONDS: Final = 86_400.0
-_ATTEMPT: Final = re.compile(r"runs/[0-9a-f]{32}(-[^/]+)?/[0-9]+/attempts/[0-9]+")
-_FILM: Final = "video.mp4"
 _UNFINISHED: Final = re.compile(r"\.film-[0-9a-f]{16}\.part|\..+\.[0-9]+\.[0-9a-f]{16}\.tmp")
 """What `media.encode` and `storage.local` leave when they are killed."""
-_OWN_FOLDERS: Final = ("runs", "spool")
+_OWN_FOLDERS: Final = (RUNS, SPOOL)
 
 
 class OutputRootError(WorkerError):
@@ -46,13 +45,18 @@ def check_output_root(root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"h3")
         probe.unlink()
-        is_store = (root / STORE_KEY).exists()
+        is_store = (root / STORE_KEY).is_file()
+        in_the_way = [
+            name for name in _OWN_FOLDERS if os.path.lexists(root / name) and not (root / name).is_dir()
+        ]
     except (FileExistsError, NotADirectoryError):
         raise OutputRootError(root, "a part of this path is no folder") from None
     except OSError as error:
         raise OutputRootError(root, (error.strerror or type(error).__name__).lower()) from error
     if is_store:  # a stored film has the same name below it, and would go with its original
         raise OutputRootError(root, "it is a store")
+    if in_the_way:
+        raise OutputRootError(root, f"{in_the_way[0]} in it is no folder")
 
 
 def remove_leftovers(root: Path, *, now: float | None = None) -> int:
@@ -72,8 +76,8 @@ def _remove_from(root: Path, name: str, *, before: float, deeper: bool) -> int:
     for place, folders, files, descriptor in os.fwalk(root / name, topdown=not deeper, follow_symlinks=False):
         if not deeper:
             folders.clear()
-        is_attempt = _ATTEMPT.fullmatch(Path(place).relative_to(root).as_posix())
-        own = [file for file in files if _UNFINISHED.fullmatch(file) or (is_attempt and file == _FILM)]
+        is_attempt = ATTEMPT.fullmatch(Path(place).relative_to(root).as_posix())
+        own = [file for file in files if _UNFINISHED.fullmatch(file) or (is_attempt and file == FILM)]
         removed += sum(_remove(file, descriptor, before=before) for file in own)
         if is_attempt and own:
             _prune(Path(place), root)

@@ -22,13 +22,13 @@ from broker.keys import entry_id, parse_entry_id
 from queue_schemas.results import GenerateResult
 from storage.errors import StorageUnavailableError
 from storage.local import write_whole
+from worker.own_names import FILM, SPOOL
 
 log = logging.getLogger(__name__)
 
 FULL_FILMS: Final = 8
 """From here on a node whose store takes nothing begins no other film."""
-_FOLDER: Final = "spool"
-_FILM, _ATTEMPT = "video.mp4", "attempt.json"
+_ATTEMPT: Final = "attempt.json"
 
 
 class MadeBy(BaseModel):
@@ -54,7 +54,7 @@ class Spool:
     """The films kept below one engine's output root."""
 
     def __init__(self, root: Path) -> None:
-        self._folder = root / _FOLDER
+        self._folder = root / SPOOL
 
     def keep(self, film: MadeFilm) -> MadeFilm:
         """Move a film here. Where the disk takes no more it stays where it is, for this attempt only."""
@@ -62,11 +62,11 @@ class Spool:
         folder = self._of(made_by.run_id, made_by.generation)
         try:
             write_whole(folder / _ATTEMPT, made_by.model_dump_json().encode())
-            film.place.replace(folder / _FILM)
+            film.place.replace(folder / FILM)
         except (StorageUnavailableError, OSError) as error:
             log.warning("run %s: its film is not in the spool: %s", made_by.run_id, error)
             return film
-        return MadeFilm(folder / _FILM, made_by)
+        return MadeFilm(folder / FILM, made_by)
 
     def holds(self, film: MadeFilm) -> bool:
         return film.place.is_relative_to(self._folder)
@@ -83,8 +83,8 @@ class Spool:
                 generation,
                 job_id,
             )
-            if is_ours and _is_whole(folder / _FILM, made_by.result):
-                return MadeFilm(folder / _FILM, made_by)
+            if is_ours and _is_whole(folder / FILM, made_by.result):
+                return MadeFilm(folder / FILM, made_by)
         except (OSError, ValidationError) as error:
             log.warning("run %s: what the spool has of it cannot be read: %s", run_id, type(error).__name__)
         shutil.rmtree(folder, ignore_errors=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from queue_schemas import limits
-from worker.engine_log import engine_log_size, engine_said
+from worker.engine_log import EngineLog, engine_log_size, engine_said
+from worker.output_root import OutputRootError
 
 DYING_ENGINE = """
 import logging, os, sys
@@ -36,6 +37,14 @@ def test_an_engine_that_dies_of_a_job_leaves_its_stack_in_a_bounded_log(tmp_path
     assert "Extension modules" not in said
     assert len(said) <= 4_000
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2.1 * limits.LOG_BYTES
+
+
+@pytest.mark.parametrize("name", ["engine-n-8033.log", "engine-n-8033.log.1"])
+def test_a_folder_in_place_of_the_log_is_one_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+
+    with pytest.raises(OutputRootError, match=f"{name} in it is no file, .*; name another folder"):
+        EngineLog(tmp_path, node="n-8033")
 
 
 def test_an_engine_without_a_log_said_nothing(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from worker.engine import Engine
 from worker.film_path import film_path
 from worker.service import Doors, EngineSlot
 
+ATTEMPT = f"runs/{'0' * 32}-r2/1/attempts/1/video.mp4"
 MakeFields = Callable[..., dict[str, Any]]
 
 
@@ -44,6 +45,14 @@ def root(tmp_path: Path) -> Path:
         ("dangling/a.mp4", "'dangling' is no folder"),
         ("out/a.mp4", "below the output root"),
         ("folder.mp4", "is a folder"),
+        ("store.json/x.mp4", "'store.json' is kept for the engine's own files"),
+        ("engine-n-8033.log/x.mp4", "is kept for"),
+        ("engine-n-8033.log.1/x.mp4", "is kept for"),
+        ("spool/x.mp4", "is kept for"),
+        ("./spool/x.mp4", "is kept for"),
+        ("runs/x/video.mp4", "is kept for"),
+        (f"runs/{'0' * 32}/1/attempts/1/x.mp4", "is kept for"),
+        (".film-0123456789abcdef.part/x.mp4", "is kept for"),
     ],
 )
 def test_an_output_that_cannot_be_written_is_422_before_anything_is_made(
@@ -73,5 +82,13 @@ def test_a_path_that_is_too_long_as_a_whole_is_refused(tmp_path: Path) -> None:
 
 
 def test_links_inside_the_root_and_old_films_are_no_obstacle(root: Path) -> None:
-    for output in ("inside/a.mp4", "inside/new/a.mp4", "real/a.mp4", "new/er/a.mp4", "old.mp4", "a.mp4"):
+    for output in (
+        "inside/a.mp4",
+        "inside/new/a.mp4",
+        "new/spool/a.mp4",
+        ATTEMPT,
+        "spool.mp4",
+        "old.mp4",
+        "a.mp4",
+    ):
         assert film_path(root, output) == root / output

@@ -24,15 +24,24 @@ def test_a_root_that_is_no_folder_or_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "store.json").touch()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "spool").symlink_to(tmp_path / "nothing")
 
     for name, says in (
         ("file", "no folder"),
         ("file/below", "no folder"),
         ("loop", "no folder"),
         ("store", "it is a store"),
+        ("taken", "spool in it is no folder"),
     ):
         with pytest.raises(OutputRootError, match=f"{name}: .*{says}; name another folder by H3_OUTPUT_DIR"):
             check_output_root(tmp_path / name)
+
+
+def test_a_folder_of_the_name_of_a_stores_identity_makes_no_store(tmp_path: Path) -> None:
+    (tmp_path / "store.json").mkdir()
+
+    check_output_root(tmp_path)
 
 
 def test_a_root_that_this_user_may_not_write_is_refused() -> None:
