@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from client.handle import RunHandle, RunResult, RunStatus
-from client.terminal import printable
 from queue_schemas.events import JobStatus, ProgressEvent
+from queue_schemas.text import printable
 
 _ALL_BARS = 12
 """Up to so many runs each keep a bar from the start; of more, only those that run have one."""

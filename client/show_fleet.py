@@ -9,8 +9,8 @@ from rich.text import Text
 
 from client.doctor import Finding
 from client.jobs import JobsOverview
-from client.terminal import printable
 from queue_schemas.nodes import EngineState, NodeCard
+from queue_schemas.text import printable
 
 _LOG_LINES: Final = 3
 """Of a dead letter's log; `--json` has more of it, storage all."""

@@ -4,7 +4,6 @@ Markup is off as well. JSON needs none of this: its writer escapes such characte
 """
 
 import logging
-import re
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -12,13 +11,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, line ends, changes of direction, and half characters, which cannot be written."""
-
-
-def printable(text: str) -> str:
-    """Return a text as one line, what would steer a terminal as escapes such as `\\x1b`."""
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+from queue_schemas.text import printable
 
 
 def say(sentence: str) -> None:

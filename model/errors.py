@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from queue_schemas.errors import ErrorCode
+from queue_schemas.text import printable, shortened
 
 
 class ModelError(Exception):
@@ -14,7 +15,7 @@ class ModelError(Exception):
 
     def __init__(self, message: str) -> None:
         # Files and tensors may be called anything.
-        super().__init__("".join(char if char.isprintable() else ascii(char)[1:-1] for char in message))
+        super().__init__(printable(message))
 
 
 def _path(path: Path) -> str:
@@ -83,7 +84,7 @@ class CheckpointMismatchError(ModelError):
         wrong: Sequence[str] = (),
     ) -> None:
         parts = [
-            f"{len(names)} {kind} ({', '.join(map(_short, names[:4]))}{', ...' if len(names) > 4 else ''})"
+            f"{len(names)} {kind} ({_first(names)})"
             for kind, names in (
                 ("missing", missing),
                 ("unexpected", unexpected),
@@ -96,9 +97,9 @@ class CheckpointMismatchError(ModelError):
         self.missing, self.unexpected, self.wrong = list(missing), list(unexpected), list(wrong)
 
 
-def _short(name: str) -> str:
+def _first(names: Sequence[str]) -> str:
     """A file chooses its names, also very long ones."""
-    return name if len(name) <= 200 else f"{name[:200]}..."
+    return ", ".join([*(shortened(name, 200) for name in names[:4]), *(["..."] if len(names) > 4 else [])])
 
 
 class SyntheticFolderError(ModelError):

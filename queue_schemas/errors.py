@@ -7,6 +7,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from queue_schemas import limits
+from queue_schemas.text import shortened
 
 EXIT_OK: Final = 0
 EXIT_NO: Final = 1
@@ -119,11 +120,6 @@ def _explain_one(fault: Mapping[str, Any], known_fields: list[str]) -> str:
         return f"field {path!r} is missing"
     message = str(fault["msg"]).removeprefix("Value error, ")
     return f"{path}: {message}" if path else message
-
-
-def shortened(text: str, characters: int = limits.FAULT_CHARACTERS) -> str:
-    """Return the text, or its beginning where it is longer."""
-    return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
 def nearest_hint(name: str, known: Iterable[str]) -> str:

@@ -22,8 +22,9 @@ from pydantic import (
 
 from queue_schemas import geometry, limits
 from queue_schemas.base import Asked, Lax, Text, Version1
-from queue_schemas.errors import InvalidRequestError, explain, shortened
+from queue_schemas.errors import InvalidRequestError, explain
 from queue_schemas.loras import JobLora, LoraCard, with_made_for
+from queue_schemas.text import shortened
 
 
 class ConventionsName(StrEnum):

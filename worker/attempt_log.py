@@ -11,6 +11,7 @@ import os
 from typing import Final
 
 from queue_schemas import limits
+from queue_schemas.text import printable, shortened
 
 _LINE_CHARACTERS: Final = 1_000
 
@@ -30,7 +31,8 @@ class AttemptLog(logging.Handler):
 
     def add(self, text: str, *, prefix: str = "") -> None:
         """Write down what somebody else said."""
-        data = "".join(f"{prefix}{_printable(line)}\n" for line in text.splitlines()).encode()
+        lines = (shortened(printable(line), _LINE_CHARACTERS) for line in text.splitlines())
+        data = "".join(f"{prefix}{line}\n" for line in lines).encode()
         if os.fstat(self._file).st_size > 2 * limits.LOG_BYTES:  # a job that waits for hours
             data = self.text().encode() + data
             os.ftruncate(self._file, 0)
@@ -53,11 +55,6 @@ class AttemptLog(logging.Handler):
         text = self.text()
         cut = len(text) > limits.LOG_TAIL_CHARACTERS
         return _whole_lines(text[-limits.LOG_TAIL_CHARACTERS :], cut=cut)
-
-
-def _printable(line: str) -> str:
-    shown = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in line)
-    return shown if len(shown) <= _LINE_CHARACTERS else shown[:_LINE_CHARACTERS] + " …"
 
 
 def _whole_lines(text: str, *, cut: bool) -> str:

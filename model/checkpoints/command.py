@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from model.checkpoints.inspection import OnBytes, inspect_file
-from model.checkpoints.show import printable, refusal_text, show_report
+from model.checkpoints.show import refusal_text, show_report
 from model.checkpoints.targets import artifact_folder, expand, valid_text, write_artifact
 from model.errors import CheckpointFileError
 from queue_schemas.errors import EXIT_NO, EXIT_OK, EXIT_REFUSED, InvalidRequestError
 from queue_schemas.inspections import Inspection, InspectionReport, Refusal
 from queue_schemas.published import load_published, published_files
+from queue_schemas.text import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from queue_schemas.text import shortened
+
 ELEMENT_BITS: Final[Mapping[str, int]] = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
     "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
@@ -70,8 +72,7 @@ def parse_header_text(data: bytes) -> tuple[dict[str, TensorEntry], dict[str, st
 
 def quoted(name: str) -> str:
     """Return a name as messages show it: escaped, and no longer than a line."""
-    shown = ascii(name)
-    return shown if len(shown) <= 100 else f"{shown[:90]}...'"
+    return shortened(ascii(name), 100)
 
 
 class _Parser:

@@ -29,6 +29,7 @@ from queue_schemas.inspections import (
 )
 from queue_schemas.published import PublishedFile, PublishedFiles
 from queue_schemas.resident import TransformerTask
+from queue_schemas.text import shortened
 
 LISTED_MAX: Final = 50
 PROBLEMS_MAX: Final = 20
@@ -231,7 +232,7 @@ def _runtime(contents: Contents, holes: FoundHoles) -> RuntimeUse:
 
 
 def _names(names: Iterable[str]) -> NameList:
-    found = [name if len(name) <= 200 else f"{name[:190]}..." for name in sorted(names)]
+    found = [shortened(name, 200) for name in sorted(names)]
     return NameList(count=len(found), names=tuple(found[:LISTED_MAX]))
 
 

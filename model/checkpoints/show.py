@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from queue_schemas.inspections import Inspection, InspectionReport, NameList, Refusal
+from queue_schemas.text import printable, shortened
 
 METADATA_CHARACTERS = 100
 UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -37,11 +38,6 @@ def show_inspection(console: Console, found: Inspection) -> None:
     for note in found.notes:
         console.print(_text(f"note: {note}", style="yellow"))
     console.print()
-
-
-def printable(text: str) -> str:
-    """Return the text with what could steer a terminal escaped."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _text(text: str, style: str = "") -> Text:
@@ -92,7 +88,7 @@ def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
             + (f" {holes.zero_samples} of 16 sampled blocks are zeros"),
         )
     for key, value in found.container.metadata.items():
-        yield f"metadata {key[:40]}", value[:METADATA_CHARACTERS]
+        yield f"metadata {shortened(key, 40)}", shortened(value, METADATA_CHARACTERS)
     yield "this runtime", "loads it" if found.runtime.loads else f"does not load it: {found.runtime.why}"
 
 
@@ -166,7 +162,7 @@ def _roles(found: Inspection) -> Table:
         rows = [(group.format, part.suffix, part.role) for part in group.tensors]
         if group.marker is not None:
             says = ", ".join(f"{key}: {value}" for key, value in group.marker.items())
-            rows.append((group.format, "marker says", says[:200]))
+            rows.append((group.format, "marker says", shortened(says, 200)))
         for row in rows:
             if row not in seen:
                 seen.add(row)

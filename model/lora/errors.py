@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from model.errors import ModelError
-from queue_schemas.errors import ErrorCode, shortened
+from queue_schemas.errors import ErrorCode
+from queue_schemas.text import shortened
 
 _EXAMPLES = 3
 

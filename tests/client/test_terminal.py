@@ -9,7 +9,8 @@ from rich.text import Text
 
 from client.session import Session
 from client.settings import ClientSettings
-from client.terminal import PlainConsole, SayingHandler, printable, say
+from client.terminal import PlainConsole, SayingHandler, say
+from queue_schemas.text import printable
 
 EVIL = "a\x1b]0;title\x07\x1b[2J\x9b31m fox\u202e\udcff"
 SHOWN = r"a\x1b]0;title\x07\x1b[2J\x9b31m fox\u202e\udcff"

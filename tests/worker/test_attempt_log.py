@@ -31,7 +31,7 @@ def test_it_holds_what_was_logged_meanwhile_and_what_others_said(attempt_log: At
     assert lines[0].endswith(" INFO worker.test: job ab: starting")
     assert lines[1].endswith(" ERROR worker.test: job ab: two")
     assert lines[2:] == [
-        "lines \N{REPLACEMENT CHARACTER}[31m and an escape",
+        r"lines \x1b[31m and an escape",
         "engine| Fatal Python error",
         "engine|   at a line",
     ]
