@@ -9,7 +9,7 @@ Letters: O rows and I columns of the changed weight, r the rank.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import torch
@@ -27,6 +27,7 @@ from model.lora.branch import Branch, LoraLinear
 from model.lora.errors import LoraFileError
 from model.lora.plan import PARTS, Delta, LoraPlan, Pair
 from model.quant.linear import QuantLinear
+from queue_schemas import limits
 
 ROWS_OF: Final[Mapping[str, Layout]] = {"diffsynth": "original", "diffusers": "diffusers"}
 """Dialect to the layout on whose rows its files were trained; ComfyUI's where it is not here.
@@ -66,6 +67,7 @@ def read_branches(
                 branch = projected(branch, projection)
             dtype = linear.weight.dtype if isinstance(linear, nn.Linear) else transformer.compute_dtype
             branches[module] = branch.to(linear.weight.device, dtype)
+            _check_finite(file, module, branches[module])
     return branches
 
 
@@ -121,6 +123,7 @@ def _branch(
         up = _read(file, delta.diff)
     elif delta.pairs:
         scales = {part: _alpha(file, pair, default=alpha) / pair.rank for part, pair in delta.pairs.items()}
+        _check_scales(file, module, scales.values())
         scale = next(iter(scales.values()))
         ups = {part: _read(file, pair.up) * (scales[part] / scale) for part, pair in delta.pairs.items()}
         down = torch.cat([_read(file, pair.down) for pair in delta.pairs.values()])
@@ -130,6 +133,25 @@ def _branch(
     if order is not None:
         up, bias = (None if tensor is None else tensor[order] for tensor in (up, bias))
     return Branch(down=down, up=up, bias=bias, scale=scale)
+
+
+def _check_scales(file: CheckpointFile, module: str, scales: Iterable[float]) -> None:
+    """Raise LoraFileError where a factor, at any strength a job may name, leaves float32."""
+    span = torch.finfo(torch.float32)
+    for scale in scales:
+        if not span.tiny <= scale <= span.max / limits.LORA_STRENGTH_MAX:
+            raise LoraFileError(
+                file.path,
+                f"{module} has a factor alpha / rank of {scale:.3g}, which float32 cannot hold;"
+                " fetch it again",
+            )
+
+
+def _check_finite(file: CheckpointFile, module: str, branch: Branch) -> None:
+    for tensor in branch.buffers():
+        if not tensor.isfinite().all():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise LoraFileError(file.path, f"{module} becomes infinite in {kind}; fetch it again")
 
 
 def _block_diagonal(ups: Mapping[str, Tensor]) -> Tensor:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lora_numbers import FULL, comfyui, draw_lora, load, make_transformer, peft
+from lora_numbers import ALPHA, FULL, RANK, comfyui, draw_lora, load, make_transformer, peft
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -14,6 +14,7 @@ from model.checkpoints.descriptions import describe
 from model.checkpoints.header import read_header
 from model.config import RELEASED, RELEASED_PRUNED, TransformerConfig
 from model.dit import H3Transformer
+from model.lora.branch import Branch
 from model.lora.errors import LoraFileError, LoraNotLoadedError, LoraPartialError
 from model.lora.plan import RANK_MAX, plan_lora, targets_of
 from model.synthetic.writer import write_sparse
@@ -138,7 +139,10 @@ def test_a_lora_for_another_size_of_model_is_refused(tmp_path: Path) -> None:
     [
         (f"{OUT}.lora_B.weight", float("nan"), r"out_proj\.lora_B\.weight holds values that are not finite"),
         (f"{OUT}.lora_A.weight", float("inf"), r"out_proj\.lora_A\.weight holds values that are not finite"),
+        (f"{OUT}.lora_B.weight", 3.4e38, r"out_proj becomes infinite in bfloat16"),
         (f"{OUT}.alpha", 0.0, r"alpha is 0\.0, no positive number"),
+        (f"{OUT}.alpha", 3e38, r"out_proj has a factor alpha / rank of 7\.5e\+37, which float32 cannot hold"),
+        (f"{OUT}.alpha", 1e-39, r"out_proj has a factor alpha / rank of 2\.5e-40, which float32 cannot hold"),
     ],
 )
 def test_values_that_nobody_trained_are_refused(
@@ -148,13 +152,15 @@ def test_values_that_nobody_trained_are_refused(
     path = write(tmp_path / "x.safetensors", tensors)
 
     with pytest.raises(LoraFileError, match=says):
-        load(make_transformer(), path)
+        load(make_transformer().bfloat16(), path)
 
 
 @pytest.mark.parametrize(
     ("metadata", "says"),
     [
         ({"alpha": "big"}, "metadata alpha is 'big', no positive number"),
+        ({"alpha": "3e38"}, "a factor alpha / rank of 7.5e"),
+        ({"alpha": "5e-324"}, "a factor alpha / rank of 0, which float32"),
         ({"lora_adapter_metadata": "["}, "no JSON object"),
         ({"lora_adapter_metadata": '{"transformer.use_rslora": true}'}, "asks for use_rslora"),
     ],
@@ -178,7 +184,13 @@ def test_a_file_that_was_never_written_is_refused(tmp_path: Path) -> None:
 
 
 def test_metadata_is_not_asked_where_every_pair_has_its_alpha(tensors: Tensors, tmp_path: Path) -> None:
-    load(make_transformer(), write(tmp_path / "x.safetensors", tensors, alpha="whatever"))
+    transformer = make_transformer()
+
+    load(transformer, write(tmp_path / "x.safetensors", tensors, alpha="whatever"))
+
+    branch = transformer.get_submodule("blocks.0.attn.out_proj.branches.0")
+    assert isinstance(branch, Branch)
+    assert branch.scale == ALPHA / RANK
 
 
 def test_a_lora_that_is_not_loaded_is_told_with_those_that_are(tensors: Tensors, tmp_path: Path) -> None:
