@@ -12,6 +12,7 @@ from client.errors import CheckpointChoiceError
 from client.handle import RunHandle
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
 from queue_schemas.nodes import NodeCard
+from queue_schemas.programs import typed
 from queue_schemas.runs import needs_of, satisfies
 from storage.uri import DEFAULT_STORAGE_URL
 
@@ -33,7 +34,7 @@ def node_command_line(redis_url: str, storage_url: str, *, fleet: str) -> str:
         "--fleet": (fleet, DEFAULT_FLEET),
     }
     flags = [f"{name} {shlex.quote(value)}" for name, (value, default) in given.items() if value != default]
-    return " ".join(["h3-worker run", *flags])
+    return " ".join([shlex.quote(typed("h3-worker")), "run", *flags])
 
 
 def offers_of(card: NodeCard) -> list[str]:

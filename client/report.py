@@ -11,6 +11,7 @@ from typing import Any
 
 from client.errors import DamagedArtifactError
 from client.handle import Outcome, RunHandle, RunResult, RunStatus, SweepHandle
+from client.heartbeat import Heartbeat
 from client.session import Session
 from client.terminal import say
 from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_NO, EXIT_OK
@@ -28,9 +29,12 @@ def follow_to_end(session: Session, handle: RunHandle | SweepHandle) -> tuple[in
 
         tell_notes(session, handle)
         statuses: dict[str, RunStatus] = {}
+        heartbeat = Heartbeat(handle.runs, say=session.note)
+        pause = time.sleep if session.human else heartbeat.pause
         with FollowView(session.console, handle.runs) as view:
-            for status in session.client.follow(handle):
+            for status in session.client.follow(handle, pause=pause):
                 statuses[status.run_id] = status
+                heartbeat.update(status)
                 view.update(status)
         return report(session, handle, statuses=statuses, seconds=time.monotonic() - began)
     except KeyboardInterrupt:

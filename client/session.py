@@ -24,6 +24,7 @@ from client.options import COMMON_OPTIONS, HOW_OPTIONS, JOB_OPTIONS
 from client.settings import ClientSettings
 from client.terminal import PlainConsole, say
 from queue_schemas.errors import EXIT_INTERRUPTED, ErrorCode, SchemaError
+from queue_schemas.programs import typed
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ class Session:
         return sys.stdout.isatty() and not self.as_json and not self.quiet
 
     def hint(self, words: str) -> str:
-        """Return the command `h3 <words>` with the addresses this one was given; no password is shown."""
+        """Return the command `h3 <words>` as it can be typed here, addresses included, no password shown."""
         flags = (f"--{name} {shlex.quote(mask_secrets(value))}" for name, value in self.flags.items())
-        return " ".join(["h3", words, *flags])
+        return " ".join([shlex.quote(typed("h3")), words, *flags])
 
     def emit(self, value: Mapping[str, Any]) -> None:
         """Print the one JSON line of a command, unless a person or nobody is listening."""

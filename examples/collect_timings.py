@@ -12,8 +12,10 @@ import sys
 from collections import defaultdict
 
 from client.collect import Collected, records_in
+from client.errors import ClientError
 from queue_schemas.benchmark import BenchmarkRecord
 from queue_schemas.events import JobStatus
+from storage.errors import StorageError
 from storage.uri import open_store
 
 
@@ -22,9 +24,16 @@ def main() -> int:
     parser.add_argument("--storage", default="outputs/store", help="a folder or s3://bucket/prefix")
     parser.add_argument("--sweep", help="only the runs of that sweep")
     given = parser.parse_args()
+    try:
+        return show_timings(given.storage, sweep_id=given.sweep)
+    except (ClientError, StorageError) as error:
+        print(error, file=sys.stderr)
+        return error.code.exit_code
 
+
+def show_timings(storage_url: str, *, sweep_id: str | None) -> int:
     groups: dict[tuple[str, str, int, int], list[BenchmarkRecord]] = defaultdict(list)
-    for found in records_in(open_store(given.storage), sweep_id=given.sweep):
+    for found in records_in(open_store(storage_url), sweep_id=sweep_id):
         if not isinstance(found, Collected):
             print(f"left out: {found}", file=sys.stderr)
         elif found.record.status is JobStatus.SUCCEEDED:

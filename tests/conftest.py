@@ -23,6 +23,8 @@ from storage.local import LocalStore
 # Before anything imports torch, and for every process that a test starts: OpenMP threads that spin at
 # barriers make a tiny model a hundred times slower as soon as another process wants a core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# As in an activated environment: hints then name commands without their path.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

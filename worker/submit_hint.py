@@ -8,16 +8,22 @@ from typing import Final
 
 from broker.address import mask_secrets
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
+from queue_schemas.programs import typed
 from storage.local import LocalStore
 from storage.uri import DEFAULT_STORAGE_URL, open_store
 from worker.settings import Settings
 
 _EXAMPLE: Final = "a red fox in snow"
+_SMALL: Final = ("--width", "192", "--height", "128", "--frames", "39", "--steps", "4")
+"""A film of random weights shows nothing at any size; on a CPU this one takes seconds."""
 
 
-def submit_command(settings: Settings) -> tuple[str, str]:
-    """Return the command, and a remark where the environment must hold what cannot be shown."""
-    parts, remark = ["h3", "submit", _EXAMPLE], ""
+def submit_command(settings: Settings, *, is_random: bool) -> tuple[str, str]:
+    """Return the command, and a remark where the environment must hold what cannot be shown.
+
+    `is_random` says that the weights are: the command then asks for a small film.
+    """
+    parts, remark = [typed("h3"), "submit", _EXAMPLE, *(_SMALL if is_random else ())], ""
     if mask_secrets(settings.redis_url) != settings.redis_url:
         remark = " (with H3_REDIS_URL set as it is for this node)"
     elif settings.redis_url != DEFAULT_REDIS_URL:

@@ -240,7 +240,7 @@ class Supervisor:
 
     def _say_ready(self, ready: EngineReady) -> None:
         settings = self._settings
-        command, remark = submit_command(settings)
+        command, remark = submit_command(settings, is_random=ready.checkpoint.weights == "random")
         self._tell(
             f"ready: node {settings.node} serves {ready.checkpoint.name} on {ready.environment.device}"
         )

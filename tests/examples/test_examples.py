@@ -53,5 +53,22 @@ def test_a_sweep_is_made_and_its_timings_are_read(redis_url: str, store: Path) -
         first.stdout.splitlines()
     )
     assert timings.returncode == 0
-    assert timings.stdout.splitlines()[1].split() == ["unknown", "960x544", "124", "4", "4", "0.375", "2.500"]
+    assert timings.stdout.splitlines()[1].split() == ["unknown", "192x128", "39", "4", "4", "0.375", "2.500"]
     assert (nothing.returncode, len(nothing.stdout.splitlines())) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code"),
+    [
+        ("sweep.py", ["--redis", "redis://127.0.0.1:1/0"], 3),
+        ("sweep.py", ["--redis", "http://127.0.0.1"], 2),
+        ("collect_timings.py", ["--storage", "ftp://x/y"], 2),
+        ("collect_timings.py", ["--sweep", "no-such"], 2),
+    ],
+)
+def test_what_fails_is_one_sentence_and_the_exit_code_of_h3(
+    tmp_path: Path, name: str, arguments: list[str], code: int
+) -> None:
+    done = example(name, "--storage", str(tmp_path), *arguments)
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done.stderr

@@ -241,7 +241,10 @@ def test_a_node_is_named_by_its_host_and_its_engines_port() -> None:
 def test_the_hint_for_submitting_names_what_a_client_would_not_guess(
     settings: Settings, command: str, remark: str
 ) -> None:
-    assert submit_command(settings) == (command, remark)
+    small = command.replace("snow'", "snow' --width 192 --height 128 --frames 39 --steps 4")
+
+    assert submit_command(settings, is_random=False) == (command, remark)
+    assert submit_command(settings, is_random=True) == (small, remark)
 
 
 @pytest.mark.parametrize(

@@ -311,7 +311,10 @@ def test_the_log_holds_each_line_of_the_engine_once_and_how_to_submit(node: Node
     assert f"submit: {node.ready['submit']}" in log
     redis_url, store = node.ready["redis_url"], node.ready["storage_url"]
     assert f"redis-server of this node on {redis_url}" in log
-    assert node.ready["submit"] == f"h3 submit 'a red fox in snow' --redis {redis_url} --storage {store}"
+    small = "--width 192 --height 128 --frames 39 --steps 4"
+    assert (
+        node.ready["submit"] == f"h3 submit 'a red fox in snow' {small} --redis {redis_url} --storage {store}"
+    )
 
 
 def test_two_nodes_of_one_host_have_cards_and_records_of_their_own(
