@@ -1,6 +1,5 @@
 """The store goes away and comes back: a film that is made is kept and stored, never made again."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +11,7 @@ from fake_pipeline import FakePipeline
 from fleet import Fleet, alive, job_process_of
 from own_s3 import OwnS3
 
+from broker import keys
 from broker.cancel import CancelOutcome, cancel_runs
 from queue_schemas.benchmark import BenchmarkRecord
 from queue_schemas.events import JobStatus
@@ -49,6 +49,13 @@ def film_waiting(fleet: Fleet, pipeline: FakePipeline, output_root: Path) -> Ite
 def record_of(fleet: Fleet, run_id: str) -> BenchmarkRecord:
     file = fleet.manifest(run_id).files["benchmark"]
     return BenchmarkRecord.model_validate_json((fleet.store / file.name).read_bytes())
+
+
+def lease_end(fleet: Fleet, run_id: str) -> float:
+    """When the lease of a run ends, in seconds of Redis' clock; 0 where nobody holds it."""
+    queue = keys.queue_name("h3")
+    leases = fleet.connection.zrange(keys.leases_key(queue), 0, -1, withscores=True)
+    return max((end for member, end in leases if member.decode().startswith(f"{run_id}-1:")), default=0.0)
 
 
 @pytest.mark.usefixtures("janitor")
@@ -108,7 +115,8 @@ def test_a_service_that_ends_costs_neither_films_nor_attempts(
         own_s3.kill()
         begun, behind = fleet.submit(seed=8), fleet.submit(seed=9)
         fleet.wait(begun, JobStatus.RUNNING)
-        time.sleep(5)
+        first_end = lease_end(fleet, begun)
+        wait_until(lambda: lease_end(fleet, begun) > first_end + 3.0, what="two leases have passed")
         assert (fleet.status(begun), fleet.status(behind)) == (JobStatus.RUNNING, JobStatus.QUEUED)
         own_s3.start()
         for run_id in (begun, behind):
