@@ -6,9 +6,9 @@ The same frames, sound and tags give the same bytes with the same libav. Knows n
 Shapes: F frames of height H and width W; N = round(F × sample rate / fps) samples per channel.
 """
 
+import errno
 import math
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -16,14 +16,17 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from media.errors import FilmInputError, FilmUnreadableError, FilmVerifyError, FilmWriteError
+from media.errors import FilmEncodeError, FilmInputError, FilmUnreadableError, FilmVerifyError, FilmWriteError
 from media.probe import probe_with_tags
 from media.tracks import AAC_RATES_HZ, AudioTrack, VideoTrack
+from media.unfinished import unfinished_beside
 from queue_schemas.benchmark import MediaSummary
 from queue_schemas.geometry import AUDIO_CHANNELS, FPS
 
 TAGS = ("title", "comment", "description", "synopsis", "artist", "copyright", "genre")
 """The tags that an mp4 gives back exactly as they were put in."""
+_OF_FILES = frozenset(errno.errorcode) - {errno.EINVAL, errno.ENOMEM}
+"""Numbers of libav's errors that tell of a disk and not of a codec, whose own numbers are no errno."""
 
 
 def encode_mp4(
@@ -39,14 +42,14 @@ def encode_mp4(
 
     `frames` are parts of the film in order, each RGB [F, H, W, 3], held one at a time; `waveform` is [2, N],
     left first, and plays clipped outside -1 to 1; `metadata` takes the names in `TAGS`.
-    Raises FilmInputError, FilmWriteError, FilmVerifyError, and whatever the iterable of parts raises.
+    Raises FilmInputError, FilmEncodeError, FilmWriteError, FilmVerifyError, and whatever the iterable of
+    parts raises.
     """
     tags = dict(metadata or {})
     _check_tags(tags)
     _check_waveform(waveform, sample_rate_hz=sample_rate_hz)
 
-    # Only a kill can leave this file; its name tells a person that it is no film.
-    temporary = path.with_name(f".film-{secrets.token_hex(8)}.part")
+    temporary = unfinished_beside(path)
     try:
         written = _write(
             temporary,
@@ -60,7 +63,8 @@ def encode_mp4(
         _verify(path, found=found, written=written, tags_match=tags.items() <= found_tags.items())
         _commit(temporary, path)
     except av.FFmpegError as error:
-        raise FilmWriteError(path, error.strerror or str(error)) from error
+        failure = FilmWriteError if error.errno in _OF_FILES else FilmEncodeError
+        raise failure(path, error.strerror or str(error)) from error
     except FilmUnreadableError as error:
         raise FilmVerifyError(path, differences=[error.reason]) from error
     finally:

@@ -18,11 +18,21 @@ class FilmInputError(MediaError):
     code = ErrorCode.OUTPUT_REJECTED
 
 
-class FilmWriteError(MediaError):
-    """Raised when a film could not be encoded or stored, as on a full disk; nothing is left behind."""
+class FilmEncodeError(MediaError):
+    """Raised when the encoder took no more; nothing is left behind."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"could not write {path}: {reason}")
+        super().__init__(f"could not encode {path}: {reason}")
+        self.path, self.reason = path, reason
+
+
+class FilmWriteError(MediaError):
+    """Raised when a film could not be stored, as on a full disk; nothing is left behind."""
+
+    code = ErrorCode.STORAGE_UNAVAILABLE
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"could not write {path}: {reason}; make room there, or see that it can be written")
         self.path, self.reason = path, reason
 
 

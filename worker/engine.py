@@ -28,7 +28,7 @@ from queue_schemas.requests import GenerateRequest
 from queue_schemas.reservations import Confirmation, Reservation
 from queue_schemas.results import EngineReady, GenerateResult
 from worker.errors import EngineBusyError, SlotClosedError
-from worker.film_path import film_path
+from worker.film_path import film_folder, film_path
 from worker.machine import describe_machine, node_name
 from worker.next_slot import NextSlot
 from worker.pace import Paces, RunningJob
@@ -283,14 +283,14 @@ def _encode(
     target: Path, *, request: GenerateRequest, generation: Generation
 ) -> tuple[MediaSummary, OutputFile]:
     """Run on the encoder thread: the film under its name, or nothing."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    media = encode_mp4(
-        target,
-        frames=[generation.frames],
-        waveform=generation.waveform,
-        sample_rate_hz=generation.sample_rate_hz,
-        metadata={"comment": f"h3 job {request.job.job_id} seed {request.job.seed}"},
-    )
+    with film_folder(target):
+        media = encode_mp4(
+            target,
+            frames=[generation.frames],
+            waveform=generation.waveform,
+            sample_rate_hz=generation.sample_rate_hz,
+            metadata={"comment": f"h3 job {request.job.job_id} seed {request.job.seed}"},
+        )
     with target.open("rb") as film:
         digest = hashlib.file_digest(film, "sha256").hexdigest()
     size = target.stat().st_size

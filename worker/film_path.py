@@ -2,9 +2,13 @@
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
+from media.errors import FilmWriteError
 from queue_schemas.errors import InvalidRequestError
 from worker.own_names import reserved_part
 
@@ -37,3 +41,22 @@ def film_path(root: Path, output: str) -> Path:
     if target.is_dir():
         raise InvalidRequestError(f"output {output!r} is a folder on this node")
     return target
+
+
+@contextmanager
+def film_folder(film: Path) -> Iterator[None]:
+    """Have the film's folder be there; what was made of it goes again where no film came.
+
+    Raises FilmWriteError.
+    """
+    made = list(takewhile(lambda folder: not folder.exists(), film.parents))
+    try:
+        film.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException as error:
+        for folder in made:
+            with suppress(OSError):  # never made, or another film's by now
+                folder.rmdir()
+        if isinstance(error, OSError):
+            raise FilmWriteError(film, error.strerror or str(error)) from error
+        raise

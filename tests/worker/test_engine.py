@@ -1,6 +1,7 @@
 """The engine: one film at a time, files whole or absent, busy until its GPU thread is back."""
 
 import hashlib
+import resource
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from fake_pipeline import FakePipeline
 
+from media.errors import FilmWriteError
 from media.probe import probe
 from model.errors import GenerationCancelledError, WrongCheckpointError
 from queue_schemas.errors import ErrorCode, InvalidRequestError, NotImplementedWorkflowError
@@ -16,6 +18,7 @@ from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.requests import GenerateRequest
 from worker.engine import Engine
 from worker.errors import EngineBusyError, job_error
+from worker.film_path import film_folder
 
 MakeRequest = Callable[..., GenerateRequest]
 
@@ -92,6 +95,35 @@ def test_a_link_below_the_output_root_cannot_lead_out_of_it(
         engine.generate(make_request(output="link/fox.mp4"), on_event=ignore, cancelled=never)
 
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("output", ["new/er/fox.mp4", "fox.mp4"])
+def test_a_disk_that_takes_no_film_can_be_tried_again_and_is_left_as_it_was(
+    engine: Engine, make_request: MakeRequest, tmp_path: Path, output: str
+) -> None:
+    (tmp_path / "engine").mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(FilmWriteError) as caught:
+            engine.generate(make_request(output=output), on_event=ignore, cancelled=never)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    told = job_error(caught.value)
+    assert (told.code, told.retryable) == (ErrorCode.STORAGE_UNAVAILABLE, True)
+    assert "fox.mp4: File too large; make room there" in told.message
+    assert list((tmp_path / "engine").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_the_disks_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with (
+        pytest.raises(FilmWriteError, match="Not a directory"),
+        film_folder(tmp_path / "file" / "a" / "fox.mp4"),
+    ):
+        pass
 
 
 def test_a_cancelled_job_stops_before_the_next_step_and_leaves_no_file(
