@@ -8,7 +8,6 @@ _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 
 _MANIFEST = re.compile(r"runs/(?P<run_id>[^/]+)/(?P<generation>[1-9][0-9]{0,8})/manifest\.json")
 
-
 STORE_KEY = "store.json"
 """The store's identity; created once."""
 PROBE_KEY = "probe.txt"
@@ -41,8 +40,13 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
+FILM, LOG, REQUEST, RECORD = "video.mp4", "log.txt", "request.json", "benchmark.json"
+"""An attempt's files."""
+ATTEMPT_FOLDER = re.compile(r"runs/[0-9a-f]{32}(-[^/]+)?/[0-9]+/attempts/[0-9]+")
+
+
 def attempt_prefix(run_id: str, generation: int, attempt: int) -> str:
-    """Folder of one attempt's files: request.json, video.mp4, benchmark.json."""
+    """Folder of one attempt's files."""
     return f"runs/{run_id}/{generation}/attempts/{attempt}"
 
 

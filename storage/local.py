@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from queue_schemas.benchmark import OutputFile
 from storage.errors import (
@@ -29,7 +29,8 @@ from storage.errors import (
 from storage.layout import PREFIXES, PROBE_KEY, check_key, check_prefix, is_key
 
 _CHUNK_BYTES = 1024 * 1024
-_TEMPORARY = re.compile(r"\..+\.[0-9]+\.[0-9a-f]{16}\.tmp")
+TEMPORARY: Final = re.compile(r"\..+\.[0-9]+\.[0-9a-f]{16}\.tmp")
+"""What a write is called until it is whole."""
 
 
 class LocalStore:
@@ -132,7 +133,7 @@ class LocalStore:
         folders = [islice(os.walk(self.root), 1), *(os.walk(self.root / prefix) for prefix in PREFIXES)]
         with _translated("clean", self.root):
             for folder, _, names in chain.from_iterable(folders):
-                for path in (Path(folder, name) for name in names if _TEMPORARY.fullmatch(name)):
+                for path in (Path(folder, name) for name in names if TEMPORARY.fullmatch(name)):
                     with suppress(FileNotFoundError):  # its writer, or another cleaner, was quicker
                         if path.lstat().st_mtime < oldest:
                             path.unlink()

@@ -23,7 +23,7 @@ from queue_schemas.jobs import JOB_ADAPTER, Job, JobFields
 from queue_schemas.loras import applied_loras, lora_notes
 from queue_schemas.results import EngineReady, GenerateResult, Manifest
 from storage.base import ArtifactStore
-from storage.layout import attempt_prefix, manifest_key
+from storage.layout import FILM, LOG, RECORD, REQUEST, attempt_prefix, manifest_key
 from worker.attempt_log import AttemptLog
 from worker.engine_client import EngineClient
 from worker.engine_log import engine_log_size
@@ -98,9 +98,7 @@ def make_film(
 ) -> MadeFilm:
     """Have a prepared attempt's film made; `engine_seconds` bounds the wait for a free seat."""
     assert attempt.job is not None, "prepare comes first"
-    body = attempt.job.model_dump(mode="json") | {
-        "output": f"{attempt_prefix(attempt.run_id, attempt.generation, attempt.number)}/video.mp4"
-    }
+    body = attempt.job.model_dump(mode="json") | {"output": attempt.key(FILM)}
     token, attempt.slot = attempt.slot.token if attempt.slot else None, None
     attempt.result = engine.generate(body, on_event=on_event, busy_seconds=engine_seconds, reservation=token)
     film = attempt.output_root / attempt.result.output
@@ -132,13 +130,18 @@ def status_after(error: JobError | None) -> JobStatus:
 def write_record(attempt: Attempt, *, store: ArtifactStore, error: JobError | None) -> None:
     """Store the attempt's request and its benchmark record, and its log unless it succeeded."""
     if error is not None and attempt.log is not None:
-        text = attempt.log.text().encode()
-        attempt.files["log"] = store.put_bytes(attempt.key("log.txt"), text)
+        run = attempt.run_id, attempt.generation
+        attempt.files["log"] = put_log(attempt.log, store, run=run, number=attempt.number)
     if attempt.job is not None:
         fields = attempt.job.model_dump(mode="json")
-        _put_json(attempt, store, role="request", name="request.json", value=fields)
+        _put_json(attempt, store, role="request", name=REQUEST, value=fields)
     record = make_record(attempt, error=error)
-    _put_json(attempt, store, role="benchmark", name="benchmark.json", value=record.model_dump(mode="json"))
+    _put_json(attempt, store, role="benchmark", name=RECORD, value=record.model_dump(mode="json"))
+
+
+def put_log(said: AttemptLog, store: ArtifactStore, *, run: tuple[str, int], number: int) -> OutputFile:
+    """Store what was said during an attempt; `run` is its id and generation."""
+    return store.put_bytes(f"{attempt_prefix(*run, number)}/{LOG}", said.text().encode())
 
 
 def make_record(attempt: Attempt, *, error: JobError | None) -> BenchmarkRecord:

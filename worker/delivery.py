@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from queue_schemas.events import ProgressEvent, Stage
 from storage.base import ArtifactStore
 from storage.errors import StorageUnavailableError
+from storage.layout import FILM
 from worker.attempt import Attempt
+from worker.output_root import prune
 from worker.spool import MadeFilm, Spool
 from worker.storing import until_stored
 
@@ -28,7 +29,7 @@ def deliver(
 
     def upload() -> None:
         started = time.monotonic()
-        attempt.files["video"] = store.put_file(attempt.key("video.mp4"), film.place)
+        attempt.files["video"] = store.put_file(attempt.key(FILM), film.place)
         attempt.upload_seconds = time.monotonic() - started
 
     def show() -> None:
@@ -46,20 +47,10 @@ def deliver(
         attempt.total_seconds += attempt.upload_seconds
     if not spool.holds(film):  # there it stays until the manifest is written
         film.place.unlink(missing_ok=True)
-    _prune(first_place.parent, attempt.output_root)
+    prune(first_place.parent, attempt.output_root)
 
 
 def note(attempt: Attempt, text: str) -> None:
     """Have the record say something odd about the film."""
     assert attempt.result is not None, "the film is made"
     attempt.result = attempt.result.model_copy(update={"notes": [*attempt.result.notes, text]})
-
-
-def _prune(folder: Path, root: Path) -> None:
-    """Remove folders that the film's removal left empty, up to the output root."""
-    while folder != root and folder.is_relative_to(root):
-        try:
-            folder.rmdir()
-        except OSError:  # not empty: another attempt's
-            return
-        folder = folder.parent

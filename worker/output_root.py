@@ -6,23 +6,21 @@ moved to the store within minutes, and unfinished files. A film that somebody as
 
 import logging
 import os
-import re
-import secrets
 import stat
 import time
 from pathlib import Path
 from typing import Final
 
+from media.unfinished import UNFINISHED, unfinished_beside
 from queue_schemas.errors import ErrorCode
-from storage.layout import STORE_KEY
+from storage.layout import ATTEMPT_FOLDER, FILM, STORE_KEY
+from storage.local import TEMPORARY
 from worker.errors import WorkerError
-from worker.own_names import ATTEMPT, FILM, RUNS, SPOOL
+from worker.own_names import RUNS, SPOOL
 
 log = logging.getLogger(__name__)
 
 STALE_SECONDS: Final = 86_400.0
-_UNFINISHED: Final = re.compile(r"\.film-[0-9a-f]{16}\.part|\..+\.[0-9]+\.[0-9a-f]{16}\.tmp")
-"""What `media.encode` and `storage.local` leave when they are killed."""
 _OWN_FOLDERS: Final = (RUNS, SPOOL)
 
 
@@ -40,7 +38,7 @@ class OutputRootError(WorkerError):
 
 def check_output_root(root: Path) -> None:
     """Make the folder and write a probe. Raises OutputRootError."""
-    probe = root / f".film-{secrets.token_hex(8)}.part"
+    probe = unfinished_beside(root / "film.mp4")
     try:
         root.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"h3")
@@ -76,11 +74,11 @@ def _remove_from(root: Path, name: str, *, before: float, deeper: bool) -> int:
     for place, folders, files, descriptor in os.fwalk(root / name, topdown=not deeper, follow_symlinks=False):
         if not deeper:
             folders.clear()
-        is_attempt = ATTEMPT.fullmatch(Path(place).relative_to(root).as_posix())
-        own = [file for file in files if _UNFINISHED.fullmatch(file) or (is_attempt and file == FILM)]
+        is_attempt = ATTEMPT_FOLDER.fullmatch(Path(place).relative_to(root).as_posix())
+        own = [file for file in files if _is_unfinished(file) or (is_attempt and file == FILM)]
         removed += sum(_remove(file, descriptor, before=before) for file in own)
         if is_attempt and own:
-            _prune(Path(place), root)
+            prune(Path(place), root)
     return removed
 
 
@@ -95,11 +93,15 @@ def _remove(file: str, descriptor: int, *, before: float) -> bool:
     return True
 
 
-def _prune(folder: Path, root: Path) -> None:
+def _is_unfinished(file: str) -> bool:
+    return any(name.fullmatch(file) for name in (UNFINISHED, TEMPORARY))
+
+
+def prune(folder: Path, root: Path) -> None:
     """Remove folders that are empty now, up to the root."""
-    while folder != root:
+    while folder != root and folder.is_relative_to(root):
         try:
             folder.rmdir()
-        except OSError:
+        except OSError:  # not empty: another attempt's
             return
         folder = folder.parent

@@ -11,13 +11,11 @@ import re
 from pathlib import PurePosixPath
 from typing import Final
 
-from storage.layout import STORE_KEY
+from storage.layout import ATTEMPT_FOLDER, FILM, RUNS_PREFIX, STORE_KEY
 
-RUNS: Final = "runs"
+RUNS: Final = RUNS_PREFIX.removesuffix("/")
 SPOOL: Final = "spool"
-FILM: Final = "video.mp4"
 ENGINE_LOG: Final = "engine-{node}.log"
-ATTEMPT: Final = re.compile(r"runs/[0-9a-f]{32}(-[^/]+)?/[0-9]+/attempts/[0-9]+")
 _RESERVED: Final = re.compile(rf"\..*|{RUNS}|{SPOOL}|{re.escape(STORE_KEY)}|engine-.*\.log(\.[0-9]+)?")
 
 
@@ -30,5 +28,5 @@ def reserved_part(output: str) -> str | None:
     first = path.parts[0]
     if len(path.parts) == 1 or not _RESERVED.fullmatch(first):
         return None
-    is_attempts = path.name == FILM and ATTEMPT.fullmatch(path.parent.as_posix())
+    is_attempts = path.name == FILM and ATTEMPT_FOLDER.fullmatch(path.parent.as_posix())
     return None if is_attempts else first

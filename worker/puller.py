@@ -33,7 +33,7 @@ from broker.serializer import StrictJson
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError, JobStatus
 from storage.errors import StorageError
-from storage.layout import attempt_prefix
+from worker.attempt import put_log
 from worker.attempt_log import AttemptLog
 from worker.claiming import Claimer
 from worker.ending import CANCELLED, Ended, FailedAttempt, end_failed_attempt
@@ -298,8 +298,8 @@ class Puller(Worker):
         said = _log_of(job)
         if said is None:
             return FailedAttempt(lease=lease, error=error, files={})
-        key = f"{attempt_prefix(*parse_entry_id(lease.entry), lease.number)}/log.txt"
-        file = open_task_store(self.context, self.connection).put_bytes(key, said.text().encode())
+        store = open_task_store(self.context, self.connection)
+        file = put_log(said, store, run=parse_entry_id(lease.entry), number=lease.number)
         return FailedAttempt(lease=lease, error=error, files={"log": file}, log=said.tail())
 
     def _end_failed(self, attempt: FailedAttempt) -> Ended:

@@ -21,8 +21,9 @@ from broker.errors import QueueEntryError
 from broker.keys import entry_id, parse_entry_id
 from queue_schemas.results import GenerateResult
 from storage.errors import StorageUnavailableError
+from storage.layout import FILM
 from storage.local import write_whole
-from worker.own_names import FILM, SPOOL
+from worker.own_names import SPOOL
 
 log = logging.getLogger(__name__)
 
