@@ -26,6 +26,7 @@ from model.denoise import denoise
 from model.errors import DeviceUnavailableError, GenerationCancelledError, WrongCheckpointError
 from model.loading.files import ResidentFiles, find_files
 from model.loading.models import Models, OnLoad, load_models, load_video_decoder
+from model.loading.plans import check_files
 from model.loading.transfer import drop_page_cache
 from model.lora.adaln import read_time_embedder
 from model.lora.cards import registry_of
@@ -281,15 +282,22 @@ def load_pipeline(
         loras=loras,
     )
     time_embedder = None if lora_time_embedder is None else read_time_embedder(lora_time_embedder)
-    planned = plan_loras(
-        files, registry_of(models_dir), allow_partial=allow_partial_lora, time_embedder=time_embedder
-    )
     place = choose_device(device)
     tell = (lambda what: on_progress(f"{what} [{memory_line(place)}]")) if profile_memory else on_progress
+    tell("headers")
+    compute_dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
+    plans = check_files(files, compute_dtype=compute_dtype)
+    planned = plan_loras(
+        files.loras,
+        plans.transformer.module,
+        registry=registry_of(models_dir),
+        allow_partial=allow_partial_lora,
+        time_embedder=time_embedder,
+    )
     models = load_models(
         files,
+        plans,
         device=place,
-        compute_dtype=torch.bfloat16 if place.type == "cuda" else torch.float32,
         vae_dtype=VAE_DTYPES[VaeDtype.FLOAT16],
         on_progress=tell,
     )
@@ -313,9 +321,8 @@ def uses_h3_tiny(
     audio_vae: str | None,
 ) -> bool:
     """Say whether nobody named a model file, so that the synthetic checkpoint serves."""
-    return (
-        models_dir is None and not any((text_encoder, video_vae, audio_vae)) and checkpoint in (None, H3_TINY)
-    )
+    named = (models_dir, text_encoder, video_vae, audio_vae)
+    return all(name is None for name in named) and checkpoint in (None, H3_TINY)
 
 
 def choose_device(name: str | None) -> torch.device:

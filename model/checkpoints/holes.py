@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from model.checkpoints.header import CheckpointFile
+from model.checkpoints.header import CheckpointFile, Header
 from model.errors import CheckpointFileError
 
 TENSOR_BYTES_MIN: Final = 64 * 1024
@@ -52,15 +52,16 @@ def find_holes(file: CheckpointFile) -> FoundHoles:
     )
 
 
-def refuse_holes(file: CheckpointFile) -> None:
-    """Raise CheckpointFileError if a weight was never written."""
-    found = find_holes(file)
+def refuse_holes(header: Header) -> None:
+    """Raise CheckpointFileError if a weight of the file was never written."""
+    with CheckpointFile(header.path, known=header) as file:
+        found = find_holes(file)
     if found:
         what = f"{len(found.tensors)} tensors ({', '.join(found.tensors[:3])}, ...) were never written"
         if not found.tensors:
             what = f"it holds nothing but zeros at {found.zero_samples} of {SAMPLES} places"
         raise CheckpointFileError(
-            file.path,
+            header.path,
             f"{what}: an interrupted download, or a header made for tests; fetch the file again",
         )
 

@@ -35,26 +35,34 @@ def assign(
     `defaults` are for what the file leaves out; modules that are to lie `in_host_memory` are taken off the
     GPU, where they were read to be checked. Raises CheckpointFileError for values that nobody trained.
     """
-    plain, check = dict(defaults or {}), ValueCheck(source)
+    check = ValueCheck(source)
+    for name, tensor in (defaults or {}).items():
+        parent, _, suffix = name.rpartition(".")
+        _put(module.get_submodule(parent), suffix, tensor)
     for piece in pieces:
         stored = _gather(piece, read, row_order(piece.name))
         packed = {suffix: stored.pop(suffix) for suffix in piece.packed & stored.keys()}
-        cast = {
-            name: tensor.to(dtypes[name])
-            for name, tensor in ((full(piece.name, suffix), tensor) for suffix, tensor in stored.items())
-        }
-        for name, tensor in (cast | {full(piece.name, suffix): packed[suffix] for suffix in packed}).items():
-            check.add(name, tensor)
+        cast = {suffix: tensor.to(dtypes[full(piece.name, suffix)]) for suffix, tensor in stored.items()}
+        for suffix, tensor in (cast | packed).items():
+            check.add(full(piece.name, suffix), tensor)
         if in_host_memory(piece.name):
+            check.refuse()  # while it is on the GPU
             cast, packed = ({key: to_pinned(t) for key, t in each.items()} for each in (cast, packed))
+        owner = module.get_submodule(piece.name)
+        for suffix, tensor in cast.items():
+            _put(owner, suffix, tensor)
         if piece.marker is not None:
             dtype = dtypes[full(piece.name, "weight")]
             exchange(module, piece.name, piece.marker, packed, dtype=dtype)
-        plain |= cast
     check.refuse()
-    module.load_state_dict(plain, strict=False, assign=True)  # strict was the match
-    assert not any(tensor.is_meta for tensor in module.state_dict().values())
-    module.requires_grad_(False).eval()
+    assert not any(parameter.is_meta for parameter in module.parameters()), "the match was strict"
+    module.eval()
+
+
+def _put(owner: nn.Module, suffix: str, tensor: Tensor) -> None:
+    """Give a module one tensor; `load_state_dict` looks through all names at each level."""
+    is_parameter = isinstance(getattr(owner, suffix), nn.Parameter)
+    setattr(owner, suffix, nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor)
 
 
 def _gather(piece: Piece, read: Read, order: Tensor | None) -> dict[str, Tensor]:

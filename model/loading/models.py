@@ -23,7 +23,8 @@ from model.loading.files import ResidentFiles
 from model.loading.plans import (
     M,
     Plan,
-    check_files,
+    Plans,
+    TextPlan,
     plan_audio_decoder,
     plan_text_encoder,
     plan_transformer,
@@ -52,33 +53,30 @@ class Models:
 
 def load_models(
     files: ResidentFiles,
+    plans: Plans,
     *,
     device: torch.device,
-    compute_dtype: torch.dtype,
     vae_dtype: torch.dtype,
     on_progress: OnLoad,
 ) -> Models:
-    """Load all four; `on_progress` is told each role before its file is read.
+    """Load all four as `check_files` planned them; `on_progress` is told each role before its file is read.
 
-    Every header is checked before any payload is read. Raises ModelError: nothing missing, left over,
+    The text encoder computes in the transformer's dtype. Raises ModelError: nothing missing, left over,
     misshapen, never written or not finite is let through.
     """
-    on_progress("headers")
-    config = check_files(files)
-    for header in files.headers().values():
-        with CheckpointFile(header.path, known=header) as file:
-            refuse_holes(file)
     on_progress("tokenizer")
     tokenizer = Tokenizer.tiny() if files.has_tiny_vocabulary else load_tokenizer(files.tokenizer_dir)
-    tokenizer.require_fit(config.text_encoder.vocab_size)
+    tokenizer.require_fit(plans.text_encoder.config.vocab_size)
     on_progress("text encoder")
-    text_encoder = load_text_encoder(files.text_encoder, device=device, dtype=compute_dtype)
+    text_encoder = read_text_encoder(
+        plans.text_encoder, device=device, dtype=plans.transformer.module.compute_dtype
+    )
     on_progress("transformer")
-    transformer = load_transformer(files.transformer, device=device, compute_dtype=compute_dtype)
+    transformer = read_transformer(plans.transformer, device=device)
     on_progress("video VAE")
-    video_decoder = load_video_decoder(files.video_vae, device=device, dtype=vae_dtype)
+    video_decoder = read_video_decoder(plans.video_vae, device=device, dtype=vae_dtype)
     on_progress("audio VAE")
-    audio_decoder = load_audio_decoder(files.audio_vae, device=device)
+    audio_decoder = read_audio_decoder(plans.audio_vae, device=device)
     return Models(
         tokenizer=tokenizer,
         text_encoder=text_encoder,
@@ -96,25 +94,35 @@ def load_transformer(
     layout: Layout | None = None,
     islands_as_comfyui: bool = False,
 ) -> H3Transformer:
-    """Load either layout, quantised or not.
+    """Check and read one file of either layout, quantised or not.
 
     `layout` must be given for MiniMax' own shards, which no tensor tells from ComfyUI's files.
+    """
+    plan = plan_transformer(header, compute_dtype=compute_dtype, layout=layout)
+    refuse_holes(header)
+    return read_transformer(plan, device=device, islands_as_comfyui=islands_as_comfyui)
+
+
+def read_transformer(
+    plan: Plan[H3Transformer], *, device: torch.device, islands_as_comfyui: bool = False
+) -> H3Transformer:
+    """Read what a plan found.
+
     `islands_as_comfyui` rounds the float32 linears of a quantised file to bfloat16, as ComfyUI does; kept in
     float32 they are more exact. On a GPU the full layout's AdaLN stays in host memory (`dit/streaming.py`).
     """
-    plan = plan_transformer(header, compute_dtype=compute_dtype, layout=layout)
     module, config = plan.module, plan.module.config
     frequencies = inverse_frequencies(config.rope_freq_dim, config.rope_theta)
     _fill(
         plan,
-        header,
         device=device,
         dtypes={name: tensor.dtype for name, tensor in module.state_dict().items()},
         row_order=lambda name: row_order(name, config, layout=plan.layout),
         in_host_memory=lambda name: device.type == "cuda" and is_streamed(name, config),
         defaults={"rope.inv_freq": frequencies},
     )
-    check_constants(module.state_dict(), {"rope.inv_freq": frequencies}, source=header.path)
+    stored = {"rope.inv_freq": module.rope.inv_freq}
+    check_constants(stored, {"rope.inv_freq": frequencies}, source=plan.header.path)
     module.rope.inv_freq = frequencies.to(device)  # a file in bf16 or fp16 holds them rounded
     if islands_as_comfyui and any(piece.marker for piece in plan.pieces):
         round_islands(module)
@@ -122,42 +130,59 @@ def load_transformer(
 
 
 def load_text_encoder(header: Header, *, device: torch.device, dtype: torch.dtype) -> TextEncoder:
-    config, plan = plan_text_encoder(header)
-    _fill(plan, header, device=device, dtypes=dict.fromkeys(plan.module.state_dict(), dtype))
-    return TextEncoder(config, plan.module, dtype=dtype)
+    """Check and read one file, plain tensors in `dtype`."""
+    plan = plan_text_encoder(header)
+    refuse_holes(header)
+    return read_text_encoder(plan, device=device, dtype=dtype)
+
+
+def read_text_encoder(plan: TextPlan, *, device: torch.device, dtype: torch.dtype) -> TextEncoder:
+    """Read what a plan found."""
+    _fill(plan, device=device, dtypes=dict.fromkeys(plan.module.state_dict(), dtype))
+    return TextEncoder(plan.config, plan.module, dtype=dtype)
 
 
 def load_video_decoder(header: Header, *, device: torch.device, dtype: torch.dtype) -> VideoDecoder:
-    """Load the decoder alone; the encoder's tensors in the same file are passed over by prefix."""
+    """Check and read the decoder alone; the encoder's tensors in the same file are passed over by prefix."""
     plan = plan_video_decoder(header)
+    refuse_holes(header)
+    return read_video_decoder(plan, device=device, dtype=dtype)
+
+
+def read_video_decoder(plan: Plan[VideoDecoder], *, device: torch.device, dtype: torch.dtype) -> VideoDecoder:
+    """Read what a plan found."""
     module, config = plan.module, plan.module.config
     _fill(
         plan,
-        header,
         device=device,
         dtypes=video_vae.parameter_dtypes(config, dtype),
         row_order=lambda name: video_vae.row_order(name, config, layout=plan.layout),
         defaults=video_vae.default_tensors(config),
     )
-    _check_spread(module, header)
+    _check_spread(module, plan.header)
     return module
 
 
 def load_audio_decoder(header: Header, *, device: torch.device) -> AudioDecoder:
-    """Load the decoder alone, in float32: any other dtype is audibly wrong."""
+    """Check and read the decoder alone, in float32: any other dtype is audibly wrong."""
     plan = plan_audio_decoder(header)
+    refuse_holes(header)
+    return read_audio_decoder(plan, device=device)
+
+
+def read_audio_decoder(plan: Plan[AudioDecoder], *, device: torch.device) -> AudioDecoder:
+    """Read what a plan found."""
     defaults = audio_vae.default_tensors(plan.module.config)
     dtypes = dict.fromkeys(plan.module.state_dict(), torch.float32)
-    _fill(plan, header, device=device, dtypes=dtypes, defaults=defaults)
+    _fill(plan, device=device, dtypes=dtypes, defaults=defaults)
     filters = {name: taps for name, taps in defaults.items() if name.endswith(".filter")}
-    check_constants(plan.module.state_dict(), filters, source=header.path)
-    _check_spread(plan.module, header)
+    check_constants(plan.module.state_dict(), filters, source=plan.header.path)
+    _check_spread(plan.module, plan.header)
     return plan.module
 
 
 def _fill(
     plan: Plan[M],
-    header: Header,
     *,
     device: torch.device,
     dtypes: Mapping[str, torch.dtype],
@@ -168,8 +193,7 @@ def _fill(
     """Read what a plan found, and give the module defaults where the file has none."""
     resident = [piece for piece in plan.pieces if not in_host_memory(piece.name)]
     names = [name for piece in resident for part in piece.parts for name, _ in part.tensors.values()]
-    with CheckpointFile(header.path, known=header) as file:
-        refuse_holes(file)
+    with CheckpointFile(plan.header.path, known=plan.header) as file:
         stored = read_tensors(file, names, device=device)
 
         def read(name: str) -> Tensor:
@@ -180,7 +204,7 @@ def _fill(
             plan.module,
             plan.pieces,
             read,
-            source=header.path,
+            source=plan.header.path,
             dtypes=dtypes,
             row_order=row_order,
             in_host_memory=in_host_memory,

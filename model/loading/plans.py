@@ -14,6 +14,7 @@ from torch import nn
 from model import audio_vae, video_vae
 from model.audio_vae import AudioDecoder
 from model.checkpoints.header import Header
+from model.checkpoints.holes import refuse_holes
 from model.checkpoints.names import RENAMINGS, Architecture, Layout, comfy_name, wrapper_prefix
 from model.config import H3Config, TextEncoderConfig
 from model.dit import H3Transformer
@@ -36,25 +37,53 @@ DIFFUSERS_MARKS: Final = {"transformer": "audio_proj_in.weight", "video_vae": "d
 class Plan(Generic[M]):
     """A model without values, its tensors on the meta device, and what its file has for each module."""
 
+    header: Header
     module: M
     pieces: Sequence[Piece]
     layout: Layout
 
 
-def check_files(files: ResidentFiles) -> H3Config:
-    """Return the four architectures, once each file holds its own exactly and all of them make one film.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPlan(Plan[nn.Module]):
+    """Transformers' module knows its own configuration only."""
+
+    config: TextEncoderConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plans:
+    """The four of a resident set, checked; each can be loaded once, since loading fills its module."""
+
+    transformer: Plan[H3Transformer]
+    text_encoder: TextPlan
+    video_vae: Plan[VideoDecoder]
+    audio_vae: Plan[AudioDecoder]
+
+    @property
+    def config(self) -> H3Config:
+        return H3Config(
+            transformer=self.transformer.module.config,
+            text_encoder=self.text_encoder.config,
+            video_vae=self.video_vae.module.config,
+            audio_vae=self.audio_vae.module.config,
+        )
+
+
+def check_files(files: ResidentFiles, *, compute_dtype: torch.dtype) -> Plans:
+    """Return the four plans, once each file holds its model exactly, whole, and all of them make one film.
 
     Raises CheckpointFileError and CheckpointMismatchError.
     """
-    text_config, _ = plan_text_encoder(files.text_encoder)
-    config = H3Config(
-        transformer=plan_transformer(files.transformer, compute_dtype=torch.bfloat16).module.config,
-        text_encoder=text_config,
-        video_vae=plan_video_decoder(files.video_vae).module.config,
-        audio_vae=plan_audio_decoder(files.audio_vae).module.config,
+    plans = Plans(
+        text_encoder=plan_text_encoder(files.text_encoder),
+        transformer=plan_transformer(files.transformer, compute_dtype=compute_dtype),
+        video_vae=plan_video_decoder(files.video_vae),
+        audio_vae=plan_audio_decoder(files.audio_vae),
     )
-    check_fit(config, files)
-    return config
+    check_fit(plans.config, files)
+    for header in files.headers().values():
+        refuse_holes(header)
+    return plans
 
 
 def check_fit(config: H3Config, files: ResidentFiles) -> None:
@@ -94,25 +123,30 @@ def check_fit(config: H3Config, files: ResidentFiles) -> None:
 def plan_transformer(
     header: Header, *, compute_dtype: torch.dtype, layout: Layout | None = None
 ) -> Plan[H3Transformer]:
-    """Match a transformer; `layout` must be said for MiniMax' own shards, which look like ComfyUI's files."""
+    """Match a transformer; `layout` must be said for MiniMax' own shards, which look like ComfyUI's files.
+
+    Raises CheckpointFileError and CheckpointMismatchError.
+    """
     layout = layout or layout_of("transformer", header)
     own_name = _own_name("transformer", layout)
     config = transformer_config_from_shapes(own_shapes(header, own_name=own_name), source=header.path)
     module = _on_meta(lambda: H3Transformer(config, compute_dtype=compute_dtype))
     computed = () if layout == "comfyui" else ("rope.inv_freq",)  # which only ComfyUI's files store
     pieces = match(module, read_stored(header, own_name=own_name), source=header.path, optional=computed)
-    return Plan(module=module, pieces=pieces, layout=layout)
+    return Plan(header=header, module=module, pieces=pieces, layout=layout)
 
 
-def plan_text_encoder(header: Header) -> tuple[TextEncoderConfig, Plan[nn.Module]]:
+def plan_text_encoder(header: Header) -> TextPlan:
+    """Match a text encoder, under ComfyUI's or the official names. Raises as `plan_transformer`."""
     config = config_from_shapes(header.shapes, source=header.path)
     module = build_on_meta(config)
     stored = read_stored(header, own_name=module_name)
     pieces = match(module, stored, source=header.path, shown=comfyui_name)
-    return config, Plan(module=module, pieces=pieces, layout="comfyui")
+    return TextPlan(header=header, module=module, pieces=pieces, layout="comfyui", config=config)
 
 
 def plan_video_decoder(header: Header) -> Plan[VideoDecoder]:
+    """Match a video VAE's decoder; its encoder may be in the file. Raises as `plan_transformer`."""
     layout = layout_of("video_vae", header)
     own_name = _own_name("video_vae", layout)
     config = video_vae.video_config_from_shapes(own_shapes(header, own_name=own_name), source=header.path)
@@ -124,10 +158,11 @@ def plan_video_decoder(header: Header) -> Plan[VideoDecoder]:
         ignored=video_vae.ENCODER_PREFIXES,
         optional=video_vae.default_tensors(config),
     )
-    return Plan(module=module, pieces=pieces, layout=layout)
+    return Plan(header=header, module=module, pieces=pieces, layout=layout)
 
 
 def plan_audio_decoder(header: Header) -> Plan[AudioDecoder]:
+    """Match an audio VAE's decoder; its encoder may be in the file. Raises as `plan_transformer`."""
     config = audio_vae.audio_config_from_shapes(header.shapes, source=header.path)
     module = _on_meta(lambda: AudioDecoder(config))
     pieces = match(
@@ -137,7 +172,7 @@ def plan_audio_decoder(header: Header) -> Plan[AudioDecoder]:
         ignored=audio_vae.ENCODER_PREFIXES,
         optional=audio_vae.default_tensors(config),
     )
-    return Plan(module=module, pieces=pieces, layout="comfyui")
+    return Plan(header=header, module=module, pieces=pieces, layout="comfyui")
 
 
 def _own_name(architecture: Architecture, layout: Layout) -> OwnName:

@@ -1,12 +1,14 @@
 """Reading the tensors of one checkpoint file, and refusing values that no trained tensor has."""
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from model.checkpoints.header import CheckpointFile
 from model.errors import CheckpointFileError, CheckpointMismatchError
@@ -22,7 +24,9 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
 }
 ZEROS_MAX: Final = 4096
 """A matrix of as many zeros was never trained; a small one, such as the unused mask token, may be zero."""
-_FLOAT8_NAN: Final = 0x7F
+JOINED_BYTES: Final = 64 * 1024 * 1024
+_FLOAT8_SIZE: Final = 0x7F
+"""All bits but the sign, and in a value NaN."""
 
 
 def read_tensors(file: CheckpointFile, names: Iterable[str], *, device: torch.device) -> dict[str, Tensor]:
@@ -45,34 +49,70 @@ def read_tensor(file: CheckpointFile, name: str) -> Tensor:
 class ValueCheck:
     """Finds NaN, infinities and matrices of zeros, which broken downloads hold, in the tensors of one file.
 
-    One reduction for each where it lies, in the dtype that computes: a value too large for it is found
-    too. They are looked at together at the end, because every look waits for the GPU.
+    Looked at where they lie, in the dtype that computes: a value too large for it is found too. All of one
+    dtype share a few kernels and one wait for the GPU; only after a fault is each looked at by itself.
     """
 
     def __init__(self, source: Path) -> None:
         self._source = source
-        self._seen: dict[torch.dtype, list[tuple[str, torch.dtype, bool, tuple[Tensor, Tensor]]]] = {}
+        self._waiting: dict[str, Tensor] = {}
 
     def add(self, name: str, tensor: Tensor) -> None:
-        """Have a tensor looked at; it may be changed or freed afterwards."""
-        # Of float8, which has no reductions, the sizes: NaN is the largest of them.
-        values = tensor.view(torch.uint8) & 0x7F if tensor.dtype is torch.float8_e4m3fn else tensor
-        low, high = values.aminmax()  # both NaN if any value is
-        is_matrix = tensor.ndim > 1 and tensor.numel() >= ZEROS_MAX
-        self._seen.setdefault(low.dtype, []).append((name, tensor.dtype, is_matrix, (low, high)))
+        """Have a tensor looked at by the next `refuse`; until then it is kept."""
+        self._waiting[name] = tensor
 
     def refuse(self) -> None:
         """Raise CheckpointFileError for a tensor that nobody trained."""
-        for seen in self._seen.values():
-            extremes = torch.stack([each for *_, pair in seen for each in pair]).view(-1, 2).tolist()
-            for (name, dtype, is_matrix, _), (low, high) in zip(seen, extremes, strict=True):
-                is_nan = dtype is torch.float8_e4m3fn and high == _FLOAT8_NAN
-                if is_nan or not (math.isfinite(low) and math.isfinite(high)):
-                    reason = f"holds values that are not finite in {dtype}; fetch the file again"
-                    raise CheckpointFileError(self._source, f"tensor {name!r} {reason}")
-                if is_matrix and low == high == 0.0:
-                    reason = "holds nothing but zeros; perhaps its download broke off: fetch it again"
-                    raise CheckpointFileError(self._source, f"tensor {name!r} {reason}")
+        waiting, self._waiting = self._waiting, {}
+        by_dtype: dict[torch.dtype, dict[str, Tensor]] = {}
+        for name, tensor in waiting.items():
+            # Float8 has no reductions: without the sign NaN is its largest byte. It has no infinity.
+            values = tensor.view(torch.uint8) if tensor.dtype is torch.float8_e4m3fn else tensor
+            by_dtype.setdefault(tensor.dtype, {})[name] = values
+        for dtype, tensors in by_dtype.items():
+            if not _all_finite(tensors.values(), dtype):
+                name = next(name for name, tensor in tensors.items() if not _all_finite([tensor], dtype))
+                reason = f"holds values that are not finite in {dtype}; fetch the file again"
+                raise CheckpointFileError(self._source, f"tensor {name!r} {reason}")
+            zeros = _first_of_zeros(tensors, dtype)
+            if zeros is not None:
+                reason = "holds nothing but zeros; perhaps its download broke off: fetch it again"
+                raise CheckpointFileError(self._source, f"tensor {zeros!r} {reason}")
+
+
+def _all_finite(tensors: Collection[Tensor], dtype: torch.dtype) -> bool:
+    if dtype is torch.float8_e4m3fn:
+        largest = [(bytes_ & _FLOAT8_SIZE).max() for bytes_ in _joined(tensors)]
+        return int(torch.stack(largest).max()) < _FLOAT8_SIZE
+    return not dtype.is_floating_point or bool(get_total_norm(tensors, math.inf).isfinite())
+
+
+def _first_of_zeros(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> str | None:
+    """Return the first matrix of zeros; one with a value in its middle is looked at no further."""
+
+    def filled(rows: Tensor) -> Tensor:
+        return ((rows & _FLOAT8_SIZE if dtype is torch.float8_e4m3fn else rows) != 0).any(dim=-1)
+
+    flat = {name: t.flatten() for name, t in tensors.items() if t.ndim > 1 and t.numel() >= ZEROS_MAX}
+    if not flat:
+        return None
+    middles = [values[len(values) // 2 :][: ZEROS_MAX // 2] for values in flat.values()]
+    doubtful = itertools.compress(flat, (~filled(torch.stack(middles))).tolist())
+    return next((name for name in doubtful if not filled(flat[name])), None)
+
+
+def _joined(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield tensors flat, small ones joined: a kernel for each would take longer than what it does."""
+    group: list[Tensor] = []
+    size = 0
+    for tensor in tensors:
+        group.append(tensor.flatten())
+        size += tensor.nbytes
+        if size >= JOINED_BYTES:
+            yield torch.cat(group) if len(group) > 1 else tensor
+            group, size = [], 0
+    if group:
+        yield torch.cat(group)
 
 
 def check_constants(tensors: Mapping[str, Tensor], constants: Mapping[str, Tensor], *, source: Path) -> None:

@@ -6,17 +6,14 @@ Owns the branches' memory. A job's LoRAs are named before each generation; nothi
 import logging
 from collections.abc import Sequence
 
-import torch
-
 from model.dit import H3Transformer
 from model.dit.timesteps import TimeEmbedder
-from model.loading.files import ResidentFiles
-from model.loading.plans import plan_transformer
 from model.lora.adaln import project
 from model.lora.branch import Active, LoraLinear, Strengths
 from model.lora.cards import card_of
 from model.lora.errors import LoraNotLoadedError, told_dropped
 from model.lora.factors import read_branches
+from model.lora.files import LoraFile
 from model.lora.plan import ADALN, LoraPlan, plan_lora, targets_of
 from queue_schemas.loras import JobLora, LoraCard
 from queue_schemas.published import PublishedFiles
@@ -75,26 +72,23 @@ class ResidentLoras:
 
 
 def plan_loras(
-    files: ResidentFiles,
-    registry: PublishedFiles,
+    files: Sequence[LoraFile],
+    transformer: H3Transformer,
     *,
+    registry: PublishedFiles,
     allow_partial: bool,
     time_embedder: TimeEmbedder | None = None,
 ) -> list[tuple[LoraPlan, LoraCard]]:
-    """Match every LoRA of a resident set with its transformer, by headers alone. Raises as `plan_lora`."""
-    if not files.loras:
-        return []
-    transformer = plan_transformer(files.transformer, compute_dtype=torch.bfloat16).module
+    """Match LoRAs with a transformer, which may be on `meta` yet, by headers alone. Raises as `plan_lora`."""
     targets, width = targets_of(transformer), None
     if time_embedder is not None and transformer.config.pruned:
         width = time_embedder.proj_out.out_features
     plans = [
-        plan_lora(file.header, targets, allow_partial=allow_partial, adaln_width=width)
-        for file in files.loras
+        plan_lora(file.header, targets, allow_partial=allow_partial, adaln_width=width) for file in files
     ]
-    for file, plan in zip(files.loras, plans, strict=True):
+    for file, plan in zip(files, plans, strict=True):
         spelled = " and ".join(plan.dialects)
         log.info("LoRA %s: %d of %d tensors, %s names", file.name, plan.matched, plan.total, spelled)
         if plan.dropped:
             log.warning("LoRA %s is loaded in part: %s", file.name, told_dropped(plan.dropped))
-    return [(plan, card_of(file, plan, registry)) for file, plan in zip(files.loras, plans, strict=True)]
+    return [(plan, card_of(file, plan, registry)) for file, plan in zip(files, plans, strict=True)]

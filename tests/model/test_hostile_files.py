@@ -22,7 +22,6 @@ from model.errors import CheckpointFileError, CheckpointMismatchError
 from model.loading.files import ResidentFiles, find_files
 from model.loading.models import (
     load_audio_decoder,
-    load_models,
     load_text_encoder,
     load_transformer,
     load_video_decoder,
@@ -46,7 +45,7 @@ CPU = torch.device("cpu")
 Shape = tuple[int, ...]
 PLANS: dict[str, Callable[..., object]] = {
     "transformer": lambda header: plan_transformer(header, compute_dtype=torch.float32).module.config,
-    "text_encoder": lambda header: plan_text_encoder(header)[0],
+    "text_encoder": lambda header: plan_text_encoder(header).config,
     "video_vae": lambda header: plan_video_decoder(header).module.config,
     "audio_vae": lambda header: plan_audio_decoder(header).module.config,
 }
@@ -89,7 +88,7 @@ def files(tiny: Path) -> ResidentFiles:
 
 @pytest.fixture(scope="module")
 def config(files: ResidentFiles) -> H3Config:
-    return check_files(files)
+    return check_files(files, compute_dtype=torch.float32).config
 
 
 def write_shapes(path: Path, shapes: dict[str, Shape]) -> Path:
@@ -320,13 +319,7 @@ def test_the_last_file_is_checked_before_the_first_is_read(files: ResidentFiles,
     mixed = replace(files, text_encoder=read_header(hole), audio_vae=read_header(stranger))
 
     with pytest.raises(CheckpointMismatchError, match=r"odd\.safetensors.*latents_std: \(31,\)"):
-        load_models(
-            mixed,
-            device=CPU,
-            compute_dtype=torch.float32,
-            vae_dtype=torch.float16,
-            on_progress=lambda what: None,
-        )
+        check_files(mixed, compute_dtype=torch.float32)
 
 
 def test_a_transformer_of_another_text_width_is_refused_with_both_widths(
@@ -340,4 +333,4 @@ def test_a_transformer_of_another_text_width_is_refused_with_both_widths(
     header = read_header(write_shapes(tmp_path / "wide.safetensors", shapes))
 
     with pytest.raises(CheckpointMismatchError, match=rf"features 640 wide, and .*qwen3vl.* gives {width}"):
-        check_files(replace(files, transformer=header))
+        check_files(replace(files, transformer=header), compute_dtype=torch.float32)
