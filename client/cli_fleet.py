@@ -18,7 +18,9 @@ def nodes(session: Session) -> int:
     cards = session.client.nodes()
     print_nodes(session.console, cards)
     if not cards:
-        session.note(f"no live node in fleet {session.client.fleet!r}; start one: h3-worker run")
+        session.note(
+            f"no live node in fleet {session.client.fleet!r}; start one: {session.client.start_hint}"
+        )
     session.emit({"nodes": [card.model_dump(mode="json") for card in cards]})
     return EXIT_OK if cards else EXIT_NO
 

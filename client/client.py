@@ -89,7 +89,7 @@ class H3Client:
         """Check every address and name. Raises QueueAddressError, QueueEntryError, StorageAddressError."""
         show_address(redis_url)
         self.redis_url, self.fleet, self.checkpoint = redis_url, check_fleet(fleet), checkpoint
-        self._start_hint = node_command_line(redis_url, storage_url, fleet=fleet)
+        self.start_hint = node_command_line(redis_url, storage_url, fleet=fleet)
         self.job_defaults = dict(job_defaults or {})
         self.store: ArtifactStore = open_store(storage_url)
 
@@ -143,7 +143,7 @@ class H3Client:
             for label, job in asked
         ]
         nodes = live_nodes(self._connection, fleet=self.fleet)
-        jobs = settle_checkpoint(jobs, lambda: only_checkpoint(nodes, start=self._start_hint))
+        jobs = settle_checkpoint(jobs, lambda: only_checkpoint(nodes, start=self.start_hint))
         jobs = settle_loras(jobs, [job for _, job in asked], known_loras(jobs, nodes))
         runs = [
             AskedRun(label=label_of(label, job), job=job, key=key)
@@ -328,7 +328,7 @@ class H3Client:
         """Write sweep.json, then queue every run that has not `ended`."""
         queued = [run for run in sweep.runs if run.run_id not in ended]
         needs = {run.run_id: needs_of(jobs[run.run_id], run.key) for run in queued}
-        waiting = waiting_notes(needs.values(), nodes=nodes, start=self._start_hint)
+        waiting = waiting_notes(needs.values(), nodes=nodes, start=self.start_hint)
         if how.require_node and waiting:
             raise NodeRequiredError(f"{waiting[0]}. Nothing was queued (--require-node)")
         self.store.put_bytes(sweep_key(sweep.sweep_id), sweep_bytes(sweep))

@@ -16,10 +16,10 @@ import redis
 
 from broker.address import show_address
 from broker.connection import connect, queue_errors
-from broker.errors import BrokerError
+from broker.errors import BrokerError, QueueAddressError
 from broker.nodes import live_nodes
 from broker.overview import fleet_counts, queue_overview
-from client.fleet import StoreView, is_served, other_store
+from client.fleet import StoreView, is_served, node_command_line, node_for, other_store
 from client.settings import ClientSettings
 from queue_schemas.nodes import EngineState, NodeCard
 from storage.base import ArtifactStore
@@ -54,16 +54,19 @@ class Finding:
 
 def examine(settings: ClientSettings) -> list[Finding]:
     """Look at queue, storage and nodes, in this order."""
-    findings, nodes = [], list[NodeCard]()
+    findings: list[Finding] = []
+    nodes: list[NodeCard] | None = None
     try:
         connection = connect(settings.redis_url)
+    except QueueAddressError as error:
+        findings.append(_fault("redis", str(error), remedy="name another by --redis or H3_REDIS_URL"))
     except BrokerError as error:
         findings.append(_fault("redis", str(error), remedy="h3-worker run --embedded starts one for a trial"))
     else:
         findings += _examined("redis", lambda: _redis(connection, settings.redis_url))
         try:
-            nodes = live_nodes(connection, fleet=settings.fleet)
-            findings += _examined("queues", lambda: _queues(connection, nodes, fleet=settings.fleet))
+            nodes = found = live_nodes(connection, fleet=settings.fleet)
+            findings += _examined("queues", lambda: _queues(connection, found, settings=settings))
         except BrokerError as error:
             findings.append(_fault("nodes", str(error), remedy="repair Redis first"))
     try:
@@ -74,7 +77,9 @@ def examine(settings: ClientSettings) -> list[Finding]:
             _fault("storage", str(error), remedy="name another by --storage or H3_STORAGE_URL"),
         ]
     findings += _examined("storage", lambda: _storage(store))
-    return [*findings, *_examined("nodes", lambda: _nodes(store, nodes, fleet=settings.fleet))]
+    if nodes is None:  # nobody knows what lives
+        return findings
+    return [*findings, *_examined("nodes", lambda: _nodes(store, nodes, settings=settings))]
 
 
 def _examined(subject: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
@@ -140,15 +145,18 @@ def _clock(connection: redis.Redis) -> tuple[list[float], float]:
     return round_trips, offset
 
 
-def _queues(connection: redis.Redis, nodes: Sequence[NodeCard], *, fleet: str) -> Iterator[Finding]:
-    for queue in queue_overview(connection, fleet=fleet):
+def _queues(
+    connection: redis.Redis, nodes: Sequence[NodeCard], *, settings: ClientSettings
+) -> Iterator[Finding]:
+    start = _start(settings)
+    for queue in queue_overview(connection, fleet=settings.fleet):
         if queue.queued and not is_served(queue.needs, nodes):
             yield _fault(
                 "queues",
                 f"{queue.queued} runs wait for {', '.join(queue.needs)}, which no live node offers",
-                remedy="start such a node: h3-worker run --checkpoint NAME, or cancel them",
+                remedy=f"start such a node: {node_for(queue.needs, start=start)}; or h3 cancel SWEEP",
             )
-    counts = fleet_counts(connection, fleet=fleet)
+    counts = fleet_counts(connection, fleet=settings.fleet)
     yield _finding(
         "queues",
         counts.parked == 0,
@@ -162,7 +170,7 @@ def _storage(store: ArtifactStore) -> Iterator[Finding]:
         yield _fault(
             "storage",
             f"there is no folder {store.root}",
-            remedy="name the folder the node writes to: --storage",
+            remedy="a node makes it when it starts; if one has, name its folder: --storage",
         )
         return
     data = b"h3 doctor\n"
@@ -206,9 +214,10 @@ def _opens(store: ArtifactStore, data: bytes) -> bool:
         return False
 
 
-def _nodes(store: ArtifactStore, nodes: Sequence[NodeCard], *, fleet: str) -> Iterator[Finding]:
+def _nodes(store: ArtifactStore, nodes: Sequence[NodeCard], *, settings: ClientSettings) -> Iterator[Finding]:
     if not nodes:
-        yield _fault("nodes", f"no live node in fleet {fleet!r}", remedy="start one: h3-worker run")
+        said = f"no live node in fleet {settings.fleet!r}"
+        yield _fault("nodes", said, remedy=f"start one: {_start(settings)}")
         return
     for node in nodes:
         weights = " with random weights" if node.weights == "random" else ""
@@ -221,6 +230,10 @@ def _nodes(store: ArtifactStore, nodes: Sequence[NodeCard], *, fleet: str) -> It
     mismatch = other_store(StoreView(url=store.url, identity=read_identity(store)), nodes)
     if mismatch is not None:
         yield _fault("nodes", mismatch, remedy="give client and nodes the same H3_STORAGE_URL")
+
+
+def _start(settings: ClientSettings) -> str:
+    return node_command_line(settings.redis_url, settings.storage_url, fleet=settings.fleet)
 
 
 def _finding(subject: str, is_fine: bool, said: str, *, remedy: str | None = None) -> Finding:

@@ -6,6 +6,7 @@ Functions over node cards; knows no connection.
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from broker.address import mask_secrets
 from client.errors import CheckpointChoiceError
@@ -15,6 +16,9 @@ from queue_schemas.nodes import NodeCard
 from queue_schemas.programs import typed
 from queue_schemas.runs import needs_of, satisfies
 from storage.uri import DEFAULT_STORAGE_URL
+
+_BUILT_IN: Final = "h3-tiny"
+"""A node makes the files of this resident set itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,17 @@ def node_command_line(redis_url: str, storage_url: str, *, fleet: str) -> str:
     }
     flags = [f"{name} {shlex.quote(value)}" for name, (value, default) in given.items() if value != default]
     return " ".join([shlex.quote(typed("h3-worker")), "run", *flags])
+
+
+def node_for(needs: Iterable[str], *, start: str) -> str:
+    """Return the command line `start` with what a node must have besides; DIR and FILE are the reader's."""
+    named = sorted(map(_split, needs), key=_kind_order)
+    checkpoints = [name for kind, name in named if kind == "checkpoint"]
+    flags = ["--models-dir DIR"] if set(checkpoints) - {_BUILT_IN} else []
+    flags += [f"--checkpoint {name}" for name in checkpoints]
+    flags += [f"--lora {name}=FILE" for kind, name in named if kind == "lora"]
+    flags += [f"--node {name}" for kind, name in named if kind == "node"]
+    return " ".join([start, *flags])
 
 
 def offers_of(card: NodeCard) -> list[str]:
@@ -98,8 +113,7 @@ def other_store(store: StoreView, nodes: Iterable[NodeCard]) -> str | None:
 
 def _waiting_note(needs: list[str], *, nodes: Sequence[NodeCard], start: str) -> str:
     wanted = " with ".join(f"{kind} {name!r}" for kind, name in sorted(map(_split, needs), key=_kind_order))
-    served_by = ("checkpoint", "lora")
-    start += "".join(f" --{kind} {name}" for kind, name in map(_split, needs) if kind in served_by)
+    start = node_for(needs, start=start)
     if not nodes:
         return f"no live node serves {wanted}; the job waits until one does. Start a node: {start}"
     served = sorted({_summary(node) for node in nodes})

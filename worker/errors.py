@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from queue_schemas.benchmark import OutputFile
-from queue_schemas.errors import EXIT_RUNTIME, ErrorCode
+from queue_schemas.errors import EXIT_REFUSED, EXIT_RUNTIME, ErrorCode
 from queue_schemas.events import JobError
 
 _MESSAGE_CHARACTERS: Final = 2_000  # a message must fit an event, whatever a library put into it
@@ -140,6 +140,8 @@ def job_error(error: BaseException) -> JobError:
 
 
 def error_code(error: BaseException) -> ErrorCode:
+    if isinstance(error, NodeStartError) and error.exit_code == EXIT_REFUSED:
+        return ErrorCode.INVALID_REQUEST  # the same options and files will never do
     code = getattr(error, "code", None)
     if isinstance(code, ErrorCode):
         return code

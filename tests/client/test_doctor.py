@@ -59,11 +59,12 @@ def test_what_is_unreachable_does_not_hide_the_rest(
 ) -> None:
     faults = look(redis_url="redis://127.0.0.1:1/0")
 
-    assert set(faults) == {"redis", "storage", "nodes"}
+    assert set(faults) == {"redis", "storage"}  # who lives is not known
     assert "127.0.0.1:1" in faults["redis"].said
     assert "there is no folder" in faults["storage"].said
     assert not storage.exists()
     assert look(storage_url="ftp://x")["storage"].said.startswith("no storage speaks")
+    assert look(redis_url="http://x")["redis"].remedy == "name another by --redis or H3_REDIS_URL"
 
 
 def test_a_store_that_cannot_be_written_is_a_fault(
@@ -86,3 +87,4 @@ def test_a_node_that_stores_elsewhere_and_runs_that_nobody_serves_are_faults(
 
     assert "writes to file:///films: set --storage" in faults["nodes"].said
     assert "2 runs wait for checkpoint:h3" in faults["queues"].said
+    assert "--models-dir DIR --checkpoint h3;" in (faults["queues"].remedy or "")

@@ -52,7 +52,7 @@ def test_without_a_node_a_published_name_means_the_published_file(client: H3Clie
     handle = client.submit({**ASKED, "loras": [{"name": PUBLISHED}, {"name": "other"}]})
 
     assert jobs_of(node)[0]["steps"] == 8
-    assert handle.notes[-1].endswith(f"--checkpoint h3-tiny --lora {PUBLISHED} --lora other")
+    assert handle.notes[-1].endswith(f"--checkpoint h3-tiny --lora {PUBLISHED}=FILE --lora other=FILE")
 
 
 def test_a_job_waits_for_a_node_with_its_lora(client: H3Client, turbo_node: "FakeNode") -> None:

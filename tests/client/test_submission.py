@@ -9,6 +9,7 @@ import pytest
 from broker import keys
 from client.client import H3Client
 from client.errors import NodeRequiredError, UploadError
+from client.fleet import node_for
 from client.handle import Outcome
 from queue_schemas.errors import ErrorCode, InvalidRequestError
 from queue_schemas.events import JobStatus
@@ -100,6 +101,22 @@ def test_a_note_says_what_is_served_when_nothing_fits(
         f" {start}. Served now: h3-tiny (attention sdpa)"
     )
     assert not any("no live node" in note for note in fits.notes)
+
+
+@pytest.mark.parametrize(
+    ("needs", "flags"),
+    [
+        (["checkpoint:h3-tiny"], "--checkpoint h3-tiny"),
+        (["attention:sage2", "checkpoint:x"], "--models-dir DIR --checkpoint x"),
+        (
+            ["lora:ink", "lora:turbo", "checkpoint:x"],
+            "--models-dir DIR --checkpoint x --lora ink=FILE --lora turbo=FILE",
+        ),
+        (["node:bar", "checkpoint:h3-tiny"], "--checkpoint h3-tiny --node bar"),
+    ],
+)
+def test_the_hint_for_a_missing_node_is_a_command_that_starts_it(needs: list[str], flags: str) -> None:
+    assert node_for(needs, start="h3-worker run") == f"h3-worker run {flags}"
 
 
 def test_a_required_node_that_does_not_live_is_an_error_and_nothing_is_queued(

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from worker.command import reported, tell
+from worker.command import Output, reported, tell
 from worker.settings import read_settings
 from worker.supervisor import NodePlan, Supervisor, check_plan
 
@@ -32,7 +32,7 @@ def main() -> int:
         drain_seconds=10,
     )
     try:
-        with reported():
+        with reported(Output(as_json=True)):
             check_plan(plan)
             Supervisor(plan, on_ready=say, tell=tell).run()
     except typer.Exit as ended:

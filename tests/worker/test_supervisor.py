@@ -265,9 +265,12 @@ def test_a_dead_engine_and_a_dead_puller_are_started_again(
     eventually(lambda: len(node.running()) == 6, what="engine and puller are back")
 
 
-def test_an_engine_that_cannot_load_ends_the_node_with_its_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("exit_code", "code"), [(1, "internal"), (2, "invalid_request"), (3, "internal")])
+def test_an_engine_that_cannot_load_ends_the_node_with_its_code(
+    tmp_path: Path, exit_code: int, code: str
+) -> None:
     program = tmp_path / "broken.py"
-    program.write_text("import sys; sys.exit('no transformer file found; looked at /nowhere')")
+    program.write_text(f"import sys; sys.stderr.write('looked at /nowhere'); sys.exit({exit_code})")
     environment = node_environment(tmp_path)
 
     ended = subprocess.run(
@@ -279,10 +282,11 @@ def test_an_engine_that_cannot_load_ends_the_node_with_its_code(tmp_path: Path) 
         timeout=60,
     )
 
-    assert ended.returncode == 1
-    assert ended.stdout == ""
+    error = json.loads(ended.stdout)["error"]
+    assert ended.returncode == exit_code
+    assert (error["code"], error["retryable"]) == (code, exit_code != 2)
     assert "looked at /nowhere" in ended.stderr
-    assert "the engine ended with exit code 1 before it was ready" in ended.stderr
+    assert f"the engine ended with exit code {exit_code} before it was ready" in ended.stderr
     assert processes_of(tmp_path) == []
 
 
@@ -352,7 +356,7 @@ def test_a_node_whose_films_or_store_could_not_be_written_is_refused_before_its_
     for changes in ({"output_dir": tmp_path / "file"}, {"storage_url": str(tmp_path / "file")}):
         ended = refused(node_environment(tmp_path / next(iter(changes)), **changes))
 
-        assert (ended.returncode, ended.stdout) == (2, "")
+        assert (ended.returncode, '"invalid_request"' in ended.stdout) == (2, True)
         assert ended.stderr.splitlines()[-1].endswith(
             ("by H3_OUTPUT_DIR / --output-dir", "name another folder")
         )
@@ -370,14 +374,14 @@ def test_an_engine_of_another_machine_is_refused(node: Node, tmp_path: Path) -> 
 
     ended = refused(environment)
 
-    assert (ended.returncode, ended.stdout) == (2, "")
+    assert (ended.returncode, '"invalid_request"' in ended.stdout) == (2, True)
     assert f"makes its films in {tmp_path / 'engine'}, which is no folder on this machine" in ended.stderr
 
 
 def test_a_node_with_another_store_is_refused_with_both_named(node: Node, tmp_path: Path) -> None:
     ended = refused(node_environment(tmp_path / "second", redis_url=node.ready["redis_url"]))
 
-    assert (ended.returncode, ended.stdout) == (2, "")
+    assert (ended.returncode, '"invalid_request"' in ended.stdout) == (2, True)
     assert f"{(tmp_path / 'store').as_uri()} (store" in ended.stderr
     assert (tmp_path / "second" / "store").as_uri() in ended.stderr
     assert "h3-worker forget --store --fleet h3" in ended.stderr
@@ -391,7 +395,7 @@ def test_a_node_with_other_files_under_the_same_name_is_refused_with_both_identi
 
     ended = refused(environment)
 
-    assert (ended.returncode, ended.stdout) == (2, "")
+    assert (ended.returncode, '"invalid_request"' in ended.stdout) == (2, True)
     assert "checkpoint 'h3-fake' means other files" in ended.stderr
     assert f"transformer there {'0' * 12}., here {'1' * 12}." in ended.stderr
     with connect(node) as connection:
