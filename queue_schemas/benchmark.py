@@ -9,9 +9,10 @@ from typing import Literal
 from queue_schemas.base import JsonFields, Told, Version1
 from queue_schemas.events import EndStatus, JobError
 from queue_schemas.loras import AppliedLora
+from queue_schemas.names import FileIdentity, TransformerTask
 
 
-class CheckpointFile(Told):
+class CheckpointFile(FileIdentity):
     """One file that a role was loaded from."""
 
     role: str
@@ -19,15 +20,6 @@ class CheckpointFile(Told):
     name: str
     size_bytes: int | None
     """None for a tokenizer, which may have no file of its own."""
-    header_sha256: str
-    """SHA-256 over a safetensors file's length prefix and JSON header; of a tokenizer, over its content."""
-    sample_sha256: str | None = None
-    """SHA-256 over the header and blocks spread over the payload; tells a fine-tune from its base."""
-
-    @property
-    def identity(self) -> str:
-        """What nodes of a fleet compare: equal for equal files, whatever they are called."""
-        return f"{self.header_sha256}.{self.sample_sha256 or ''}"
 
 
 class CheckpointSet(Told):
@@ -37,7 +29,7 @@ class CheckpointSet(Told):
     weights: Literal["real", "random"]
     """`random`: a synthetic checkpoint; figures on quality mean nothing."""
     transformer_layout: Literal["full", "pruned"]
-    transformer_task: Literal["fl2va", "ref2va"] | None = None
+    transformer_task: TransformerTask | None = None
     """What the transformer was trained for; t2va runs on either. None where nothing tells."""
     files: list[CheckpointFile]
 

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from queue_schemas.base import JsonFields, Lax, Told, Version1
+from queue_schemas.names import TransformerTask
 from queue_schemas.published import Family
-from queue_schemas.resident import TransformerTask
 
 
 class NameList(Told):

@@ -23,7 +23,8 @@ from pydantic import (
 from queue_schemas import geometry, limits
 from queue_schemas.base import Asked, Lax, Text, Version1
 from queue_schemas.errors import InvalidRequestError, explain
-from queue_schemas.loras import JobLora, LoraCard, with_made_for
+from queue_schemas.loras import JobLora, MadeFor, with_made_for
+from queue_schemas.names import Name
 from queue_schemas.text import shortened
 
 
@@ -102,9 +103,7 @@ class JobFields(Asked):
     """Pixels; any size but 256 is approximate, because the decoder's positions are normalised per tile."""
     loras: Annotated[Lax[tuple[JobLora, ...]], Field(max_length=limits.LORAS)] = ()
     """What is added to the transformer, in order; a node without one of them does not take the job."""
-    checkpoint: Annotated[
-        str, Field(pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{limits.CHECKPOINT_NAME_CHARACTERS - 1}}}$")
-    ]
+    checkpoint: Name
     """Name of the resident set that must serve this job."""
 
     @model_validator(mode="before")
@@ -279,7 +278,7 @@ def infer_workflow(fields: Mapping[str, Any]) -> str:
 
 
 def build_job(
-    fields: Mapping[str, Any], *, checkpoint: str | None = None, loras: Iterable[LoraCard] = ()
+    fields: Mapping[str, Any], *, checkpoint: str | None = None, loras: Iterable[MadeFor] = ()
 ) -> T2VAJob | FL2VAJob | Ref2VAJob:
     """Make a job from a person's fields: infer the workflow, draw a missing seed, fill a missing checkpoint.
 

@@ -25,7 +25,8 @@ VAE_TILE_PIXELS_DEFAULT = 256
 OUTPUT_NAME_CHARACTERS = 200
 OUTPUT_PART_BYTES = 255
 """Of one name in a path, on every usual file system."""
-CHECKPOINT_NAME_CHARACTERS = 100
+NAMED_CHARACTERS = 100
+"""Of the name of a checkpoint, a LoRA or a node."""
 LORAS = 8
 """Of one job."""
 LORA_STRENGTH_MAX = 10.0

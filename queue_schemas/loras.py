@@ -5,20 +5,18 @@ caller gave none; other values are the caller's right and a warning.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
 from queue_schemas import limits
 from queue_schemas.base import Asked, Told
 from queue_schemas.errors import InvalidRequestError
+from queue_schemas.names import FileIdentity, Name, TransformerTask
 
 if TYPE_CHECKING:
     from queue_schemas.jobs import JobFields
 
-LoraName = Annotated[
-    str, Field(pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{limits.CHECKPOINT_NAME_CHARACTERS - 1}}}$")
-]
 MADE_FOR: Final = ("steps", "shift_video", "shift_audio")
 """Job fields that a LoRA may supply."""
 
@@ -26,29 +24,32 @@ MADE_FOR: Final = ("steps", "shift_video", "shift_audio")
 class JobLora(Asked):
     """One LoRA of a job; their order is that in which they are added."""
 
-    name: LoraName
+    name: Name
     """As the node that loads it calls it (`h3 nodes`)."""
     strength: Annotated[float, Field(ge=-limits.LORA_STRENGTH_MAX, le=limits.LORA_STRENGTH_MAX)] = 1.0
     """Multiplies what the LoRA adds; 0 adds nothing."""
 
 
-class LoraMatch(Told):
+class MadeFor(Told):
+    """What the LoRA of one name was made for, as far as that is known."""
+
+    name: str
+    task: TransformerTask | None = None
+    """What the registry says that it was trained on."""
+    steps: int | None = None
+    shift_video: float | None = None
+    shift_audio: float | None = None
+
+
+class LoraMatch(FileIdentity):
     """Which file a LoRA's name means, and how much of it fits the transformer."""
 
     name: str
-    header_sha256: str
-    """Header identity of its file."""
-    sample_sha256: str | None = None
     matched_modules: int
     """Linears that it changes."""
     matched_tensors: int
     num_tensors: int
     """Of the file; more than matched only under --allow-partial-lora."""
-
-    @property
-    def identity(self) -> str:
-        """What nodes of a fleet compare: equal for equal files, whatever they are called."""
-        return f"{self.header_sha256}.{self.sample_sha256 or ''}"
 
 
 class AppliedLora(LoraMatch):
@@ -57,7 +58,7 @@ class AppliedLora(LoraMatch):
     strength: float
 
 
-class LoraCard(LoraMatch):
+class LoraCard(MadeFor, LoraMatch):
     """A LoRA that an engine has loaded."""
 
     file: str
@@ -66,11 +67,6 @@ class LoraCard(LoraMatch):
     """Why tensors were left out, and how many."""
     published: str | None = None
     """Name of the published file that it is, by the registry."""
-    task: Literal["fl2va", "ref2va"] | None = None
-    """What the registry says that it was trained on."""
-    steps: int | None = None
-    shift_video: float | None = None
-    shift_audio: float | None = None
 
 
 def parse_lora(text: str) -> dict[str, Any]:
@@ -82,17 +78,17 @@ def parse_lora(text: str) -> dict[str, Any]:
         raise InvalidRequestError(f"lora {text!r}: write NAME or NAME:STRENGTH, such as turbo:0.8") from None
 
 
-def with_made_for(fields: Mapping[str, Any], cards: Iterable[LoraCard]) -> dict[str, Any]:
+def with_made_for(fields: Mapping[str, Any], loras: Iterable[MadeFor]) -> dict[str, Any]:
     """Return a job's fields with the steps and shifts that its LoRAs were made for, where it has none.
 
     The first LoRA that knows one supplies it. What is no list of LoRAs is left for the schema to refuse.
     """
-    filled, known = dict(fields), {card.name: card for card in cards}
+    filled, known = dict(fields), {lora.name: lora for lora in loras}
     asked = fields.get("loras")
     for name in map(_name_of, asked if isinstance(asked, list | tuple) else ()):
-        card = known.get(name)
-        for field in MADE_FOR if card is not None else ():
-            value = getattr(card, field)
+        lora = known.get(name)
+        for field in MADE_FOR if lora is not None else ():
+            value = getattr(lora, field)
             if value is not None:
                 filled.setdefault(field, value)
     return filled
@@ -104,21 +100,23 @@ def _name_of(lora: Any) -> str:
 
 
 def lora_notes(
-    job: "JobFields", cards: Iterable[LoraCard], *, transformer_task: str | None = None
+    job: "JobFields", loras: Iterable[MadeFor], *, transformer_task: str | None = None
 ) -> list[str]:
     """Return one sentence for each thing that is not what a LoRA of the job was made for."""
-    known, notes = {card.name: card for card in cards}, []
+    known, notes = {lora.name: lora for lora in loras}, []
     for lora in job.loras:
-        card = known.get(lora.name)
-        if card is None or not lora.strength:
+        made_for = known.get(lora.name)
+        if made_for is None or not lora.strength:
             continue
-        if card.matched_tensors < card.num_tensors:
-            part = f"{card.matched_tensors} of {card.num_tensors} tensors"
+        if isinstance(made_for, LoraCard) and made_for.matched_tensors < made_for.num_tensors:
+            part = f"{made_for.matched_tensors} of {made_for.num_tensors} tensors"
             notes.append(f"LoRA {lora.name} is applied in part: {part}")
-        if card.task and transformer_task and card.task != transformer_task:
-            notes.append(f"LoRA {lora.name} was made for {card.task}; the transformer for {transformer_task}")
+        if made_for.task and transformer_task and made_for.task != transformer_task:
+            notes.append(
+                f"LoRA {lora.name} was made for {made_for.task}; the transformer for {transformer_task}"
+            )
         for field in MADE_FOR:
-            wanted, given = getattr(card, field), getattr(job, field)
+            wanted, given = getattr(made_for, field), getattr(job, field)
             if wanted is not None and wanted != given:
                 notes.append(f"LoRA {lora.name} was made for {field} {wanted:g}; this job has {given:g}")
     return notes

@@ -14,8 +14,9 @@ from pydantic import Field, ValidationError, model_validator
 from queue_schemas import limits
 from queue_schemas.base import Asked, Lax, Version1
 from queue_schemas.errors import InvalidRequestError, explain
+from queue_schemas.loras import MADE_FOR, MadeFor
+from queue_schemas.names import TransformerTask
 from queue_schemas.requests import load_json_object
-from queue_schemas.resident import TransformerTask
 
 Family = Literal["transformer", "text_encoder", "video_vae", "audio_vae", "lora"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -41,6 +42,11 @@ class PublishedFile(Asked):
     """Model evaluations that a distilled LoRA was made for; so for both shifts."""
     shift_video: Shift | None = None
     shift_audio: Shift | None = None
+
+    def made_for(self, name: str) -> MadeFor:
+        """Return what this LoRA was made for, under the name by which a node or a job knows it."""
+        fields = self.model_dump(include={"task", *MADE_FOR})
+        return MadeFor(name=name, **fields)
 
     @model_validator(mode="after")
     def _only_a_lora_has_steps(self) -> Self:

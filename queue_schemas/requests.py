@@ -12,7 +12,7 @@ from queue_schemas import limits
 from queue_schemas.base import Asked
 from queue_schemas.errors import InvalidRequestError, explain
 from queue_schemas.jobs import WORKFLOWS, Job, T2VAJob, build_job, infer_workflow
-from queue_schemas.loras import LoraCard
+from queue_schemas.loras import MadeFor
 
 
 def check_output_name(name: str) -> str:
@@ -54,7 +54,7 @@ class GenerateRequest(Asked):
 
 
 def parse_request(
-    fields: Mapping[str, Any], *, checkpoint: str | None = None, loras: Iterable[LoraCard] = ()
+    fields: Mapping[str, Any], *, checkpoint: str | None = None, loras: Iterable[MadeFor] = ()
 ) -> GenerateRequest:
     """Split a flat body into job and delivery; what is missing is drawn or filled as `build_job` does.
 

@@ -4,15 +4,14 @@ The name is what jobs ask for (`checkpoint`). A file is named as `--checkpoint` 
 path, or by its name below the role's folder, with or without `.safetensors`.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from queue_schemas.base import Asked
-from queue_schemas.runs import NAME_PATTERN
+from queue_schemas.names import Name
 
 FileName = Annotated[str, Field(min_length=1, max_length=1_000)]
-TransformerTask = Literal["fl2va", "ref2va"]
 
 
 class Transformers(Asked):
@@ -31,14 +30,14 @@ class Transformers(Asked):
 class ResidentLora(Asked):
     """A LoRA that jobs may ask for by its name."""
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    name: Name
     file: FileName
 
 
 class ResidentSet(Asked):
     """The content of a set file."""
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    name: Name
     transformer: Transformers
     text_encoder: FileName
     tokenizer: FileName | None = None

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from queue_schemas.base import Asked, Lax, Text
 from queue_schemas.jobs import JobFields
+from queue_schemas.names import Name
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 AUTO = "auto"
 
 
@@ -31,7 +31,7 @@ class RunKey(Asked):
 
     repeat: Annotated[int, Field(ge=0, le=9_999)] = 0
     """`--force` takes the lowest number that is not used yet."""
-    node: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    node: Name | None = None
     """Only for a run that this node alone may serve."""
 
     @property

@@ -13,7 +13,7 @@ from queue_schemas.benchmark import Environment
 if TYPE_CHECKING:
     from model.base import PipelineCard  # brings numpy, which a puller does without
 
-_HOST_CHARACTERS = 90  # with a port, a name that `queue_schemas.runs.NAME_PATTERN` allows
+_HOST_CHARACTERS = 90  # with a port, a name that `queue_schemas.names.NAME_PATTERN` allows
 _PACKAGES = ("h3-blackwell-runtime", "av", "numpy", "starlette", "uvicorn")
 
 

@@ -13,7 +13,7 @@ from broker.errors import BrokerError
 from broker.keys import check_fleet
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL, check_environment
 from queue_schemas.errors import SchemaError
-from queue_schemas.runs import NAME_PATTERN
+from queue_schemas.names import NAME_PATTERN
 from storage.errors import StorageError
 from storage.uri import DEFAULT_STORAGE_URL, open_store
 from worker.errors import SettingsError

@@ -27,8 +27,8 @@ from queue_schemas.inspections import (
     Part,
     RuntimeUse,
 )
+from queue_schemas.names import TransformerTask
 from queue_schemas.published import PublishedFile, PublishedFiles
-from queue_schemas.resident import TransformerTask
 from queue_schemas.text import shortened
 
 LISTED_MAX: Final = 50

@@ -21,7 +21,8 @@ from model.errors import (
 from model.loading.resident import SETS_FOLDER, find_set, set_files
 from model.lora.files import LoraFile, distinct, find_lora
 from model.places import is_file, is_folder
-from queue_schemas.resident import ResidentSet, TransformerTask
+from queue_schemas.names import TransformerTask
+from queue_schemas.resident import ResidentSet
 
 FOLDERS: Final[Mapping[str, str]] = {
     "transformer": "diffusion_models",

@@ -2,13 +2,13 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from model.checkpoints.header import Header
 from model.loading.sample import sample_sha256
 from model.lora.files import LoraFile
 from model.lora.plan import LoraPlan
-from queue_schemas.loras import LoraCard
+from queue_schemas.loras import LoraCard, MadeFor
 from queue_schemas.published import PublishedFile, PublishedFiles, load_published, published_files
 
 OWN_REGISTRY: Final = "h3_published.json"
@@ -23,11 +23,8 @@ def registry_of(models_dir: Path | None) -> PublishedFiles:
 
 def card_of(file: LoraFile, plan: LoraPlan, registry: PublishedFiles) -> LoraCard:
     known = published_lora(file.header, registry)
-    made_for: dict[str, Any] = {}
-    if known is not None:
-        made_for = known.model_dump(include={"task", "steps", "shift_video", "shift_audio"})
+    made_for = MadeFor(name=file.name) if known is None else known.made_for(file.name)
     return LoraCard(
-        name=file.name,
         file=file.header.path.name,
         header_sha256=file.header.sha256,
         sample_sha256=sample_sha256(file.header),
@@ -36,7 +33,7 @@ def card_of(file: LoraFile, plan: LoraPlan, registry: PublishedFiles) -> LoraCar
         num_tensors=plan.total,
         dropped={reason: len(names) for reason, names in plan.dropped.items()},
         published=None if known is None else known.name,
-        **made_for,
+        **made_for.model_dump(),
     )
 
 

@@ -13,7 +13,7 @@ from model.checkpoints.header import Header, read_header
 from model.lora.errors import LoraFileError, LoraMissingError
 from model.places import is_file
 from queue_schemas import limits
-from queue_schemas.runs import NAME_PATTERN
+from queue_schemas.names import NAME_PATTERN
 
 LORAS_FOLDER: Final = "loras"
 
