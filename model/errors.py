@@ -35,6 +35,16 @@ class CheckpointMissingError(ModelError):
         self.role, self.looked_at = role, list(looked_at)
 
 
+class EmptyNameError(ModelError):
+    """Raised when an option that names a model file is given and empty."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+    def __init__(self, option: str) -> None:
+        super().__init__(f"{option} is empty; name a file, or leave the option out")
+        self.option = option
+
+
 class CheckpointAmbiguousError(ModelError):
     """Raised when several files fit one role and nobody said which."""
 

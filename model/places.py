@@ -16,6 +16,11 @@ def is_folder(path: Path) -> bool:
     return stat.S_ISDIR(_mode(path))
 
 
+def is_there(path: Path) -> bool:
+    """Say whether anything is there. Raises CheckpointFileError for a path that cannot be looked at."""
+    return bool(_mode(path))
+
+
 def _mode(path: Path) -> int:
     """Return the mode of what is there, 0 for nothing."""
     try:

@@ -20,8 +20,11 @@ def check_output_name(name: str) -> str:
     path = PurePosixPath(name)
     if not name or len(name) > limits.OUTPUT_NAME_CHARACTERS:
         raise ValueError(f"an output name has 1 to {limits.OUTPUT_NAME_CHARACTERS} characters")
-    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or not name.isprintable():
+    if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{name!r} leaves the output root; give a relative name such as 'fox/take1.mp4'")
+    odd = next((char for char in name if char in "\\:" or not char.isprintable()), None)
+    if odd is not None:
+        raise ValueError(f"{name!r} holds {odd!r}, which not every system allows in a file's name")
     if any(len(part.encode()) > limits.OUTPUT_PART_BYTES for part in path.parts):
         raise ValueError(f"a part of an output name has at most {limits.OUTPUT_PART_BYTES} bytes")
     if path.suffix != ".mp4":

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 STALE_SECONDS: Final = 86_400.0
 _OWN_FOLDERS: Final = (RUNS, SPOOL)
+_REMEDY: Final = "name another folder by H3_OUTPUT_DIR / --output-dir"
 
 
 class OutputRootError(WorkerError):
@@ -29,32 +30,35 @@ class OutputRootError(WorkerError):
 
     code = ErrorCode.INVALID_REQUEST
 
-    def __init__(self, root: Path, fault: str) -> None:
-        super().__init__(
-            f"films cannot be made in {root}: {fault}; name another folder by H3_OUTPUT_DIR / --output-dir"
-        )
+    def __init__(self, root: Path, fault: str, *, remedy: str = _REMEDY) -> None:
+        super().__init__(f"films cannot be made in {root}: {fault}; {remedy}")
         self.root = root
 
 
 def check_output_root(root: Path) -> None:
+    """See that an engine can have the folder. Raises OutputRootError."""
+    check_writable(root)
+    if (
+        root / STORE_KEY
+    ).is_file():  # a stored film has the same name below it, and would go with its original
+        raise OutputRootError(root, "it is a store")
+    for name in _OWN_FOLDERS:
+        if os.path.lexists(root / name) and not (root / name).is_dir():
+            raise OutputRootError(root, f"{name} in it is no folder")
+
+
+def check_writable(folder: Path, *, remedy: str = _REMEDY) -> None:
     """Make the folder and write a probe. Raises OutputRootError."""
-    probe = unfinished_beside(root / "film.mp4")
+    probe = unfinished_beside(folder / "film.mp4")
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"h3")
         probe.unlink()
-        is_store = (root / STORE_KEY).is_file()
-        in_the_way = [
-            name for name in _OWN_FOLDERS if os.path.lexists(root / name) and not (root / name).is_dir()
-        ]
     except (FileExistsError, NotADirectoryError):
-        raise OutputRootError(root, "a part of this path is no folder") from None
+        raise OutputRootError(folder, "a part of this path is no folder", remedy=remedy) from None
     except OSError as error:
-        raise OutputRootError(root, (error.strerror or type(error).__name__).lower()) from error
-    if is_store:  # a stored film has the same name below it, and would go with its original
-        raise OutputRootError(root, "it is a store")
-    if in_the_way:
-        raise OutputRootError(root, f"{in_the_way[0]} in it is no folder")
+        fault = (error.strerror or type(error).__name__).lower()
+        raise OutputRootError(folder, fault, remedy=remedy) from error
 
 
 def remove_leftovers(root: Path, *, now: float | None = None) -> int:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from model.lora.files import split_source
-from queue_schemas.errors import InvalidRequestError
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.requests import parse_request
 from queue_schemas.results import GenerateResult
+from worker.film_path import film_path
+from worker.output_root import check_writable
 
 TINY_DEFAULTS: Final = {"width": 256, "height": 160, "frames": 22, "steps": 8}
 """What h3-tiny makes where nothing is said: seconds on a CPU. Real weights get the job's own defaults."""
@@ -25,18 +26,16 @@ def preview_film(
     """Make the film of a job's `fields` with the models of `files`; return its facts, flat.
 
     `files` are the arguments of `model.pipeline.load_pipeline`; a LoRA among them may end in `:STRENGTH`, and
-    all are applied. The request and the output folder are checked
-    before anything is loaded. Raises InvalidRequestError and ModelError.
+    all are applied. The request and the place of the film are checked before anything is loaded.
+    Raises InvalidRequestError, OutputRootError, ModelError, MediaError.
     """
     loras = [_strength_of(text) for text in files.get("loras", ())]
     files = {**files, "loras": [source for source, _ in loras]}
     asked = [{"name": split_source(source)[0], "strength": strength} for source, strength in loras]
     delivery = {**fields, "output": output.name, **({"loras": asked} if asked else {})}
     seed = parse_request(delivery, checkpoint="preview").job.seed  # keeps it when the name is known
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidRequestError(f"cannot write to {output.parent}: {error.strerror}") from None
+    check_writable(output.parent, remedy="name another file by --output")
+    film_path(output.parent.resolve(), output.name)
 
     from model.pipeline import load_pipeline, uses_h3_tiny  # noqa: PLC0415 - torch, for a request that is fine
     from worker.engine import Engine  # noqa: PLC0415

@@ -16,11 +16,12 @@ from model.errors import (
     CheckpointAmbiguousError,
     CheckpointFileError,
     CheckpointMissingError,
+    EmptyNameError,
     ResidentSetError,
 )
 from model.loading.resident import SETS_FOLDER, find_set, set_files
 from model.lora.files import LoraFile, distinct, find_lora
-from model.places import is_file, is_folder
+from model.places import is_file, is_folder, is_there
 from queue_schemas.names import TransformerTask
 from queue_schemas.resident import ResidentSet
 
@@ -91,12 +92,13 @@ def find_files(
 
     A name is a path, or a file name below the role's folder with or without `.safetensors`. `checkpoint` may
     also name a resident set, which then names the files. `loras` are `FILE` or `NAME=FILE`. Raises
-    CheckpointMissingError (which places were looked at), CheckpointAmbiguousError, CheckpointFileError,
-    ResidentSetError, LoraMissingError, LoraFileError.
+    EmptyNameError, CheckpointMissingError (which places were looked at), CheckpointAmbiguousError,
+    CheckpointFileError, ResidentSetError, LoraMissingError, LoraFileError.
     """
     if models_dir is not None and not is_folder(models_dir):
+        fault = "is no folder" if is_there(models_dir) else "does not exist"
         raise CheckpointMissingError(
-            "transformer", looked_at=[models_dir], hint="this models folder (--models-dir) does not exist"
+            "transformer", looked_at=[models_dir], hint=f"this models folder (--models-dir) {fault}"
         )
     named = {
         "transformer": checkpoint,
@@ -104,6 +106,9 @@ def find_files(
         "video_vae": video_vae,
         "audio_vae": audio_vae,
     }
+    for role, name in named.items():
+        if name == "":
+            raise EmptyNameError(OPTIONS[role])
     named_loras = [find_lora(text, models_dir) for text in loras]
     resident = find_set(models_dir, checkpoint)
     if resident is not None:
@@ -197,6 +202,9 @@ def _find(role: str, models_dir: Path | None, name: str | None, *, beside: Path 
             places += [folder / name, folder / f"{name}.safetensors"]
         chosen = next((place for place in places if is_file(place)), None)
         if chosen is None:
+            odd = next((place for place in places if is_there(place) and not is_folder(place)), None)
+            if odd is not None:
+                raise CheckpointFileError(odd, "is no regular file; name a .safetensors file")
             raise CheckpointMissingError(role, looked_at=places, hint=_present(role, models_dir))
         header = read_header(chosen)
         if not plays(role, header):

@@ -1,6 +1,7 @@
 """Finding and loading a resident set: by content, strictly, with errors that say where and what."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from model.errors import (
     CheckpointFileError,
     CheckpointMismatchError,
     CheckpointMissingError,
+    EmptyNameError,
 )
 from model.loading.files import find_files
 from model.loading.models import load_audio_decoder, load_transformer, load_video_decoder
@@ -107,6 +109,18 @@ def test_a_missing_models_folder_is_named_with_the_option_that_sets_it(tmp_path:
         find_files(tmp_path)
     with pytest.raises(CheckpointMissingError, match=r"H3_MODELS_DIR"):
         find_files(None)
+
+
+def test_what_is_no_model_file_is_said_to_be_that(tiny: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(CheckpointMissingError, match=r"\(--models-dir\) is no folder"):
+        find_files(transformer_file(tiny))
+    for name in ("/dev/zero", str(tmp_path / "pipe")):
+        with pytest.raises(CheckpointFileError, match=f"{name}: is no regular file"):
+            find_files(tiny, checkpoint=name)
+    with pytest.raises(EmptyNameError, match="--checkpoint is empty"):
+        find_files(tiny, checkpoint="")
 
 
 def test_a_wrong_name_is_answered_with_the_names_that_are_there(tiny: Path, tmp_path: Path) -> None:
