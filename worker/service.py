@@ -10,16 +10,17 @@ token.
 import asyncio
 import hmac
 import logging
+import re
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -42,6 +43,9 @@ log = logging.getLogger(__name__)
 
 NDJSON: Final = "application/x-ndjson"
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_HERE: Final = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
+"""A Host header of this machine; not what only looks like one (`evil@localhost`, `localhost/evil`)."""
+_HERE_PAGE: Final = re.compile(rf"https?://{_HERE.pattern}", re.IGNORECASE)
 _STATUS: Final = {
     ErrorCode.INVALID_REQUEST: 422,
     ErrorCode.NOT_IMPLEMENTED: 501,
@@ -89,10 +93,10 @@ class Doors:
             return (
                 None if self._token_fits(request) else refusal(401, "give the token: Authorization: Bearer")
             )
-        if _host_name(f"//{request.headers.get('host', '')}") not in LOOPBACK:
+        hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
+        if len(hosts) != 1 or not _HERE.fullmatch(hosts[0]):
             return refusal(403, "this engine answers to 127.0.0.1 and localhost only")
-        origin = request.headers.get("origin")
-        if origin is not None and _host_name(origin) not in LOOPBACK:
+        if len(origins) > 1 or not all(_HERE_PAGE.fullmatch(origin) for origin in origins):
             return refusal(403, "this engine does not answer to web pages from elsewhere")
         return None
 
@@ -148,13 +152,22 @@ def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
         return JSONResponse(answer.model_dump(mode="json"))
 
     acts = ("/reserve", "/reserve/confirm", "/reserve/renew", "/reserve/release")
-    return Starlette(
+
+    async def unrouted(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        message = f"{request.method} {request.url.path:.80}: {error.detail.lower()}"
+        return doors.refuse(request) or refusal(error.status_code, message, headers=error.headers)
+
+    app = Starlette(
+        exception_handlers={HTTPException: unrouted},
         routes=[
             Route("/ready", ready, methods=["GET"]),
             Route("/generate", generate, methods=["POST"]),
             *(Route(path, reservation, methods=["POST"]) for path in acts),
-        ]
+        ],
     )
+    app.router.redirect_slashes = False  # to wherever the Host header says
+    return app
 
 
 def _reserve(engine: Engine, act: str, body: bytes) -> Reservation:
@@ -293,17 +306,9 @@ def failure(error: JobError, *, status: int | None = None) -> Response:
     return JSONResponse({"error": error.model_dump(mode="json")}, status_code=status)
 
 
-def refusal(status: int, message: str) -> Response:
+def refusal(status: int, message: str, *, headers: Mapping[str, str] | None = None) -> Response:
     error = JobError(code=ErrorCode.INVALID_REQUEST, message=message, retryable=False)
-    return JSONResponse({"error": error.model_dump(mode="json")}, status_code=status)
-
-
-def _host_name(address: str) -> str:
-    """Return the name in an address without its port, IPv6 without brackets; nothing where it has none."""
-    try:
-        return urlsplit(address).hostname or ""
-    except ValueError:
-        return ""
+    return JSONResponse({"error": error.model_dump(mode="json")}, status_code=status, headers=headers)
 
 
 Loader = Callable[[Callable[[str], None]], Engine]

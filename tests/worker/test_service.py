@@ -126,12 +126,56 @@ def test_a_form_from_a_web_page_is_refused(http: httpx.Client, make_fields: Make
     assert (as_text.status_code, foreign.status_code, rebound.status_code) == (415, 403, 403)
 
 
-@pytest.mark.parametrize("origin", ["http://[", "null", "", "http://localhost.example.test"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://[",
+        "null",
+        "",
+        "http://localhost.example.test",
+        "file://localhost",
+        "chrome-extension://localhost",
+        "http://example.test@localhost",
+        "http://localhost/example.test",
+    ],
+)
 def test_an_origin_that_is_not_this_machine_is_refused_whatever_it_looks_like(
     http: httpx.Client, make_fields: MakeFields, origin: str
 ) -> None:
     assert http.post("/generate", json=make_fields(), headers={"Origin": origin}).status_code == 403
     assert http.get("/ready", headers={"Origin": "http://127.0.0.1:3000"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/generate", "/generate/", "/nowhere"])
+@pytest.mark.parametrize(
+    "host", ["example.test@localhost", "localhost/example.test", "localhost:", "", "::1"]
+)
+def test_a_host_that_only_looks_like_this_machine_is_refused_everywhere(
+    http: httpx.Client, path: str, host: str
+) -> None:
+    answer = http.post(path, json={}, headers={"Host": host})
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "invalid_request")
+
+
+def test_two_origins_are_refused_and_each_name_of_this_machine_is_not(http: httpx.Client) -> None:
+    two = httpx.Headers([("Origin", "http://localhost"), ("Origin", "https://example.test")])
+
+    assert http.get("/ready", headers=two).status_code == 403
+    for host in ("localhost", "LOCALHOST:8033", "[::1]:8033", "127.0.0.1:1"):
+        assert http.get("/ready", headers={"Host": host, "Origin": f"http://{host}"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("POST", "/generate/", 404), ("GET", "/generate", 405), ("GET", "/x", 404)]
+)
+def test_what_is_not_served_is_a_json_error_too(
+    http: httpx.Client, method: str, path: str, status: int
+) -> None:
+    answer = http.request(method, path)
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, "invalid_request")
+    assert answer.json()["error"]["message"].startswith(f"{method} {path}: ")
 
 
 @pytest.mark.parametrize("path", ["/generate", "/reserve/confirm"])
