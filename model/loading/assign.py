@@ -48,9 +48,8 @@ def assign(
         if in_host_memory(piece.name):
             check.refuse()  # while it is on the GPU
             cast, packed = ({key: to_pinned(t) for key, t in each.items()} for each in (cast, packed))
-        owner = module.get_submodule(piece.name)
         for suffix, tensor in cast.items():
-            _put(owner, suffix, tensor)
+            _put(module.get_submodule(piece.name), suffix, tensor)
         if piece.marker is not None:
             dtype = dtypes[full(piece.name, "weight")]
             exchange(module, piece.name, piece.marker, packed, dtype=dtype)

@@ -96,7 +96,7 @@ def _first_of_zeros(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> str | 
     flat = {name: t.flatten() for name, t in tensors.items() if t.ndim > 1 and t.numel() >= ZEROS_MAX}
     if not flat:
         return None
-    middles = [values[len(values) // 2 :][: ZEROS_MAX // 2] for values in flat.values()]
+    middles = [values.narrow(0, len(values) // 2, ZEROS_MAX // 2) for values in flat.values()]
     doubtful = itertools.compress(flat, (~filled(torch.stack(middles))).tolist())
     return next((name for name in doubtful if not filled(flat[name])), None)
 

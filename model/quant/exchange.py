@@ -35,12 +35,13 @@ def exchange(
 
     An embedding gives its rows in `dtype`; a linear answers in its input's dtype.
     """
-    old = module.get_submodule(name)
-    parent, _, leaf = name.rpartition(".")
+    path, _, leaf = name.rpartition(".")
+    parent = module.get_submodule(path)
+    old = getattr(parent, leaf)
     new: nn.Module
     if isinstance(old, nn.Embedding):
         new = Int8Embedding(marker, **tensors, dtype=dtype)
     else:
         assert isinstance(old, nn.Linear)
         new = make_linear(marker, tensors, shape=(old.out_features, old.in_features), bias=old.bias)
-    setattr(module.get_submodule(parent), leaf, new.eval())
+    setattr(parent, leaf, new.eval())
