@@ -1,24 +1,24 @@
-"""What the first node of a fleet fixes for all others: which store, and what a checkpoint's name means.
+"""What the first node of a fleet fixes for all others: its store, and what each name means.
 
 Both stand until an operator has them forgotten: runs that are queued or done were named after them.
 """
 
-from collections.abc import Mapping
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import redis
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from rq.utils import as_text
 
 from broker import keys
 from broker.connection import queue_errors
 from broker.errors import QueueEntryError
+from queue_schemas.base import Told
 from queue_schemas.environment import DEFAULT_FLEET
 
+NameKind = Literal["checkpoint", "lora"]
 
-class _Agreement(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
+class _Agreement(Told):
     node: str
     """Who fixed it."""
 
@@ -34,11 +34,13 @@ class StoreAgreement(_Agreement):
     """As that node reaches it; holds no secret."""
 
 
-class CheckpointAgreement(_Agreement):
-    """The files behind one checkpoint's name."""
+class NameAgreement(_Agreement):
+    """The files behind the name of a checkpoint or a LoRA."""
 
-    identities: Mapping[str, str]
-    """Role to `CheckpointFile.identity`."""
+    kind: NameKind
+    name: str
+    identities: dict[str, str]
+    """Role to `FileIdentity.identity`."""
 
 
 def agree_on_store(
@@ -62,22 +64,17 @@ def forget_store(connection: redis.Redis, *, fleet: str = DEFAULT_FLEET) -> bool
         return bool(connection.delete(keys.store_key(fleet)))
 
 
-def forget_checkpoint(connection: redis.Redis, name: str, *, fleet: str = DEFAULT_FLEET) -> bool:
+def forget_name(connection: redis.Redis, kind: NameKind, *, name: str, fleet: str = DEFAULT_FLEET) -> bool:
     """Let the next node fix anew what `name` means; False when nothing was fixed."""
     with queue_errors(connection):
-        return bool(connection.delete(keys.checkpoint_key(fleet, name)))
+        return bool(connection.delete(keys.name_key(fleet, kind, name)))
 
 
-def lora_agreement(name: str) -> str:
-    """Return under which name the file of a LoRA is agreed on; no checkpoint can be called so."""
-    return f"lora:{name}"
-
-
-def agree_on_checkpoint(
-    connection: redis.Redis, name: str, *, own: CheckpointAgreement, fleet: str = DEFAULT_FLEET
-) -> CheckpointAgreement:
-    """Return what `name` means in this fleet, which is `own` if nothing was fixed. Raises QueueEntryError."""
-    return _agree(connection, keys.checkpoint_key(fleet, name), own)
+def agree_on_name(
+    connection: redis.Redis, own: NameAgreement, *, fleet: str = DEFAULT_FLEET
+) -> NameAgreement:
+    """Return what the name means in this fleet, which is `own` if nothing was. Raises QueueEntryError."""
+    return _agree(connection, keys.name_key(fleet, own.kind, own.name), own)
 
 
 def _agree(connection: redis.Redis, key: str, own: A) -> A:

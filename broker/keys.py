@@ -168,6 +168,6 @@ def store_key(fleet: str) -> str:
     return f"{check_fleet(fleet)}:store"
 
 
-def checkpoint_key(fleet: str, name: str) -> str:
-    """Return the record of the files that a checkpoint's name means in this fleet."""
-    return f"{check_fleet(fleet)}:checkpoint:{name}"
+def name_key(fleet: str, kind: str, name: str) -> str:
+    """Return the record of the files that the name of a checkpoint or LoRA means in this fleet."""
+    return f"{check_fleet(fleet)}:{kind}:{name}"

@@ -12,7 +12,14 @@ class StorageError(Exception):
 
 
 class StorageUnavailableError(StorageError):
-    """Raised when the store cannot be read or written now; the same call may succeed later."""
+    """Raised when the store cannot be read or written now; the same call may succeed later.
+
+    `is_lasting`: not by itself, since the place is at fault; whoever has just named it named the wrong one.
+    """
+
+    def __init__(self, message: str, *, is_lasting: bool = False) -> None:
+        super().__init__(message)
+        self.is_lasting = is_lasting
 
 
 class StorageAddressError(StorageError):

@@ -245,6 +245,7 @@ _REMEDIES = {
     errno.ENOTDIR: "a part of this path is a file, not a folder: name another folder",
     errno.EEXIST: "a part of this path is a file, not a folder: name another folder",
 }
+_LASTING = _REMEDIES.keys() - {errno.ENOSPC, errno.EDQUOT}
 
 
 @contextmanager
@@ -256,4 +257,5 @@ def _translated(verb: str, path: Path) -> Iterator[None]:
         if verb in ("read", "list") and isinstance(error, FileNotFoundError | NotADirectoryError):
             raise
         remedy = _REMEDIES.get(error.errno or 0, error.strerror or type(error).__name__)
-        raise StorageUnavailableError(f"cannot {verb} {path}: {remedy}") from error
+        is_lasting = error.errno in _LASTING
+        raise StorageUnavailableError(f"cannot {verb} {path}: {remedy}", is_lasting=is_lasting) from error

@@ -2,7 +2,7 @@
 
 import redis
 
-from broker.agreements import forget_checkpoint, forget_store, lora_agreement
+from broker.agreements import NameKind, forget_name, forget_store
 from broker.nodes import live_nodes
 from worker.errors import AgreementInUseError
 
@@ -25,10 +25,10 @@ def forget_agreements(
     if store:
         what = "forgotten" if forget_store(connection, fleet=fleet) else "not fixed; nothing to forget"
         told.append(f"fleet {fleet!r}: the store is {what}")
-    named = {"checkpoint": (checkpoint, checkpoint), "lora": (lora, lora and lora_agreement(lora))}
-    for kind, (name, agreement) in named.items():
-        if agreement is not None:
-            done = forget_checkpoint(connection, agreement, fleet=fleet)
+    named: dict[NameKind, str | None] = {"checkpoint": checkpoint, "lora": lora}
+    for kind, name in named.items():
+        if name is not None:
+            done = forget_name(connection, kind, name=name, fleet=fleet)
             what = "forgotten" if done else "not fixed; nothing to forget"
             told.append(f"fleet {fleet!r}: the meaning of {kind} {name!r} is {what}")
     return told

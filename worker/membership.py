@@ -15,12 +15,11 @@ import redis
 
 from broker import nodes
 from broker.agreements import (
-    CheckpointAgreement,
+    NameAgreement,
     StoreAgreement,
-    agree_on_checkpoint,
+    agree_on_name,
     agree_on_store,
     fleet_store,
-    lora_agreement,
 )
 from broker.connection import hurry
 from broker.errors import BrokerError, QueueUnavailableError
@@ -28,9 +27,8 @@ from queue_schemas.errors import EXIT_REFUSED
 from queue_schemas.nodes import EngineState, NodeCard
 from queue_schemas.results import EngineReady
 from storage.base import ArtifactStore
-from storage.errors import StorageError
+from storage.errors import StorageError, StorageUnavailableError
 from storage.identity import store_identity
-from storage.local import LocalStore
 from worker.attempt import utc_now
 from worker.errors import NodeStartError
 from worker.machine import host_name, package_versions
@@ -150,35 +148,36 @@ class Membership:
     def _check_names(self, ready: EngineReady) -> None:
         """Compare what the checkpoint's name and those of the LoRAs mean here and in the fleet."""
         node, checkpoint = ready.environment.node, ready.checkpoint
-        own = CheckpointAgreement(
-            node=node, identities={file.role: file.identity for file in checkpoint.files}
+        identities = {file.role: file.identity for file in checkpoint.files}
+        self._check_name(
+            NameAgreement(node=node, kind="checkpoint", name=checkpoint.name, identities=identities),
+            remedy="a resident set file",
         )
-        self._check_name("checkpoint", checkpoint.name, own, remedy="a resident set file")
         for lora in ready.loras:
-            own = CheckpointAgreement(node=node, identities={"lora": lora.identity})
-            self._check_name("lora", lora.name, own, remedy="--lora NAME=FILE")
+            self._check_name(
+                NameAgreement(node=node, kind="lora", name=lora.name, identities={"lora": lora.identity}),
+                remedy="--lora NAME=FILE",
+            )
 
-    def _check_name(self, kind: str, name: str, own: CheckpointAgreement, *, remedy: str) -> None:
-        key = lora_agreement(name) if kind == "lora" else name
+    def _check_name(self, own: NameAgreement, *, remedy: str) -> None:
         try:
-            fleets = agree_on_checkpoint(self.connection, key, own=own, fleet=self.fleet)
+            fleets = agree_on_name(self.connection, own, fleet=self.fleet)
         except BrokerError as error:
             raise self._refusal(error) from None
         if fleets.identities != own.identities:
             raise NodeStartError(
-                f"{kind} {name!r} means other files in the fleet {self.fleet!r}, as node {fleets.node}"
-                f" fixed: {differences(fleets.identities, own.identities)}; serve these under another name"
-                f" ({remedy}), or, to fix the name anew, stop its nodes and:"
-                f" h3-worker forget --{kind} {name} --fleet {self.fleet}",
+                f"{own.kind} {own.name!r} means other files in the fleet {self.fleet!r}, as node"
+                f" {fleets.node} fixed: {differences(fleets.identities, own.identities)}; serve these under"
+                f" another name ({remedy}), or, to fix the name anew, stop its nodes and:"
+                f" h3-worker forget --{own.kind} {own.name} --fleet {self.fleet}",
                 exit_code=EXIT_REFUSED,
             )
 
     def _refusal(self, error: StorageError | BrokerError) -> NodeStartError | QueueUnavailableError:
         if isinstance(error, QueueUnavailableError):
             return error
-        # A folder that cannot be written was named in error; a service may only be away.
-        is_refused = isinstance(self.store, LocalStore)
-        return NodeStartError(str(error), exit_code=EXIT_REFUSED if is_refused else error.code.exit_code)
+        is_lasting = isinstance(error, StorageUnavailableError) and error.is_lasting
+        return NodeStartError(str(error), exit_code=EXIT_REFUSED if is_lasting else error.code.exit_code)
 
     def _card(self, ready: EngineReady) -> NodeCard:
         node, checkpoint = ready.environment.node, ready.checkpoint

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from broker.errors import QueueEntryError
 from broker.keys import entry_id, parse_entry_id
+from queue_schemas.base import Told
 from queue_schemas.results import GenerateResult
 from storage.errors import StorageUnavailableError
 from storage.layout import FILM
@@ -32,10 +33,8 @@ FULL_FILMS: Final = 8
 _ATTEMPT: Final = "attempt.json"
 
 
-class MadeBy(BaseModel):
+class MadeBy(Told):
     """The content of attempt.json: who made the film, and what the engine said of it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     run_id: str
     generation: int

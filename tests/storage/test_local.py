@@ -159,19 +159,22 @@ def test_a_write_that_fails_half_way_leaves_nothing_and_says_why(store: LocalSto
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"),
+    ("number", "remedy", "is_lasting"),
     [
-        (errno.ENOSPC, "the disk is full: free some space or name another folder"),
-        (errno.EROFS, "the file system is read-only: name another folder"),
-        (errno.EACCES, "this user may not"),
-        (errno.EIO, "Input/output error"),
+        (errno.ENOSPC, "the disk is full: free some space or name another folder", False),
+        (errno.EROFS, "the file system is read-only: name another folder", True),
+        (errno.EACCES, "this user may not", True),
+        (errno.EIO, "Input/output error", False),
     ],
 )
-def test_what_the_system_refuses_names_the_path_and_a_remedy(number: int, remedy: str) -> None:
+def test_what_the_system_refuses_names_the_path_and_a_remedy(
+    *, number: int, remedy: str, is_lasting: bool
+) -> None:
     with pytest.raises(StorageUnavailableError, match=remedy) as caught, _translated("write", Path("/x/y")):
         raise OSError(number, os.strerror(number))
 
     assert "/x/y" in str(caught.value)
+    assert caught.value.is_lasting is is_lasting
 
 
 def test_a_root_that_is_a_file_is_refused_with_its_path(tmp_path: Path) -> None:
