@@ -9,16 +9,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-import typer
-
 from client import cli_fleet, cli_records, cli_runs, cli_submit  # noqa: F401 - each registers its commands
 from client.cli_app import app
-from client.session import error_line, print_line
-from client.terminal import SayingHandler, say
-from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, ErrorCode
-
-# typer may bring a click of its own, so the base of its usage errors has no public name.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+from client.terminal import SayingHandler
+from queue_schemas.command_lines import run_command_line
 
 
 def main() -> None:
@@ -30,15 +24,4 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; return its exit code."""
-    try:
-        code = app(list(arguments) or ["--help"], standalone_mode=False, prog_name="h3")
-        return EXIT_OK if code is None else int(code)
-    except _UsageError as error:
-        error.show()  # type: ignore[attr-defined]  # click's own words, with the usage line
-        if "--quiet" not in arguments and (not sys.stdout.isatty() or "--json" in arguments):
-            message = error.format_message()  # type: ignore[attr-defined]
-            print_line(error_line(ErrorCode.INVALID_REQUEST, message))
-        return EXIT_REFUSED
-    except (KeyboardInterrupt, typer.Abort):
-        say("interrupted")
-        return EXIT_INTERRUPTED
+    return run_command_line(app, arguments, name="h3", interrupted="h3: interrupted")

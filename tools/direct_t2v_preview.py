@@ -6,18 +6,20 @@ Without model files it builds and uses the synthetic checkpoint h3-tiny, and the
 
 import json
 import logging
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from client.settings import ClientSettings
+from queue_schemas.command_lines import run_command_line
 from queue_schemas.jobs import ConventionsName, VaeDtype
 from worker.command import Output, reported, settings_with, tell
 from worker.preview import preview_film
 
-EPILOG = "python tools/direct_t2v_preview.py --prompt 'a red fox in snow' --steps 4 --seed 7 --progress"
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+EPILOG = "Example: python tools/direct_t2v_preview.py --prompt 'a red fox in snow'"
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @app.command(epilog=EPILOG)
@@ -95,4 +97,4 @@ def preview(
 
 
 if __name__ == "__main__":
-    app()
+    raise SystemExit(run_command_line(app, sys.argv[1:], name="python tools/direct_t2v_preview.py"))

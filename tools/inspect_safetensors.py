@@ -4,20 +4,25 @@ Reads headers and markers only, without torch, so that 66 GB take a moment. A ta
 JSON line when piped. Exit codes: 0; 1 for a hash that is not the published one; 2 for a file that is refused.
 """
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from model.checkpoints.command import Options, run
+from queue_schemas.command_lines import run_command_line
 
-EPILOG = "python tools/inspect_safetensors.py models/ --json report.json"
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+EPILOG = "Example: python tools/inspect_safetensors.py models/ --json report.json"
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @app.command(epilog=EPILOG)
 def inspect(
-    targets: Annotated[list[str], typer.Argument(metavar="FILE|FOLDER|GLOB...", show_default=False)],
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE|FOLDER|GLOB...", help="Checkpoint files, or folders that hold some."),
+    ],
     *,
     json: Annotated[
         str | None, typer.Option(metavar="OUT", help="Write the report there; - is stdout")
@@ -43,4 +48,4 @@ def inspect(
 
 
 if __name__ == "__main__":
-    app()
+    raise SystemExit(run_command_line(app, sys.argv[1:], name="python tools/inspect_safetensors.py"))

@@ -8,74 +8,59 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from queue_schemas.command_lines import run_command_line
 from queue_schemas.programs import module_command
 from worker.command import Output, reported, settings_with
 from worker.errors import SettingsError
+from worker.options import (
+    AudioVae,
+    Checkpoint,
+    Device,
+    DrainSeconds,
+    DropCache,
+    Embedded,
+    EngineUrl,
+    Fleet,
+    Host,
+    Json,
+    Loras,
+    ModelsDir,
+    Node,
+    OutputDir,
+    PartialLora,
+    Port,
+    ProfileMemory,
+    Pullers,
+    Quiet,
+    RedisPort,
+    RedisUrl,
+    StorageUrl,
+    TextEncoder,
+    TimeEmbedder,
+    TokenizerDir,
+    VideoVae,
+)
 from worker.settings import let_idle_threads_sleep, node_of
 
 app = typer.Typer(
+    name="h3-worker",
     help="A worker node: the hot engine, and the pullers that feed it from Redis.",
+    epilog="Example: h3-worker run --embedded",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-RedisUrl = Annotated[str | None, typer.Option("--redis", help="Redis address [H3_REDIS_URL]")]
-StorageUrl = Annotated[
-    str | None, typer.Option("--storage", help="Folder, file:// or s3:// address [H3_STORAGE_URL]")
-]
-EngineUrl = Annotated[str | None, typer.Option(help="Use this running engine [H3_ENGINE_URL]")]
-Fleet = Annotated[str | None, typer.Option(help="Name of the fleet [H3_FLEET]")]
-ModelsDir = Annotated[Path | None, typer.Option(help="ComfyUI models folder [H3_MODELS_DIR]")]
-Checkpoint = Annotated[
-    str | None, typer.Option(help="Transformer or resident set, by name or file [H3_CHECKPOINT]")
-]
-TokenizerDir = Annotated[Path | None, typer.Option(help="Folder with tokenizer.json [H3_TOKENIZER_DIR]")]
-TextEncoder = Annotated[str | None, typer.Option(help="Text encoder, by name or file")]
-VideoVae = Annotated[str | None, typer.Option(help="Video VAE, by name or file")]
-AudioVae = Annotated[str | None, typer.Option(help="Audio VAE, by name or file")]
-Loras = Annotated[
-    list[str] | None,
-    typer.Option("--lora", metavar="[NAME=]FILE", help="A LoRA that jobs may name; may be repeated"),
-]
-PartialLora = Annotated[
-    bool, typer.Option("--allow-partial-lora", help="Load a LoRA of which some tensors have no place here")
-]
-ProfileMemory = Annotated[
-    bool, typer.Option("--profile-memory", help="Tell while loading what memory is held, and at most was")
-]
-DropCache = Annotated[
-    bool, typer.Option("--drop-cache", help="Free the page cache of the files once loaded (unified memory)")
-]
-TimeEmbedder = Annotated[
-    Path | None,
-    typer.Option(
-        "--lora-time-embedder",
-        help="A full transformer file: fits LoRAs' AdaLN deltas to a pruned transformer",
-    ),
-]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; chosen when left out")]
-OutputDir = Annotated[Path | None, typer.Option(help="Where films wait for storage [H3_OUTPUT_DIR]")]
-Node = Annotated[str | None, typer.Option(help="Name of this node; host and port when left out [H3_NODE]")]
-RedisPort = Annotated[
-    int | None,
-    typer.Option(help="Port of the embedded server; 0 takes a free one; 6379, if free, when left out"),
-]
-Port = Annotated[int | None, typer.Option(help="Port of the engine; 0 takes a free one [H3_PORT]")]
-Host = Annotated[str, typer.Option(help="Address to listen on; beyond loopback H3_API_TOKEN is demanded")]
-Json = Annotated[bool, typer.Option("--json", help="Print compact JSON lines, also on a terminal")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors")]
 
 _ENGINE_SECONDS = 600.0
 """How long a puller that was started alone waits for its engine to load."""
 
 
-@app.command(epilog="h3-worker run --embedded --storage outputs/store")
+@app.command(epilog="Example: h3-worker run --embedded --storage outputs/store")
 def run(
     *,
     redis: RedisUrl = None,
@@ -97,14 +82,17 @@ def run(
     output_dir: OutputDir = None,
     port: Port = None,
     node: Node = None,
-    pullers: Annotated[int, typer.Option(help="Pullers of this node")] = 2,
-    embedded: Annotated[bool, typer.Option("--embedded", help="Start a redis-server of its own")] = False,
+    pullers: Pullers = 2,
+    embedded: Embedded = False,
     redis_port: RedisPort = None,
-    drain_seconds: Annotated[float, typer.Option(help="How long jobs may finish after a signal")] = 60.0,
+    drain_seconds: DrainSeconds = 60.0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a node: engine, pullers and, with --embedded, a redis-server; a JSON line says when it is ready."""
+    """Run a node: engine, pullers and, with --embedded, a redis-server. A JSON line says when it is ready.
+
+    Without --models-dir it makes and serves h3-tiny, whose random weights make films of noise in seconds.
+    """
     from worker.supervisor import NodePlan, Supervisor, check_plan  # noqa: PLC0415 - not needed by `serve`
 
     with reported(_with_result(as_json, quiet)) as output:
@@ -152,7 +140,7 @@ def run(
         Supervisor(plan, on_ready=output.emit, tell=output.tell).run()
 
 
-@app.command(epilog="h3-worker serve --models-dir /models/ComfyUI --port 8033")
+@app.command(epilog="Example: h3-worker serve --models-dir /models/ComfyUI --port 8033")
 def serve(
     *,
     models_dir: ModelsDir = None,
@@ -220,7 +208,7 @@ def serve(
         serve_engine(load, host=host, port=settings.port, api_token=settings.api_token)
 
 
-@app.command(epilog="h3-worker pull --redis redis://127.0.0.1:6379/0 --engine-url http://127.0.0.1:8033")
+@app.command(epilog="Example: h3-worker pull --engine-url http://127.0.0.1:8033")
 def pull(
     *,
     redis: RedisUrl = None,
@@ -240,7 +228,7 @@ def pull(
         pull_until_signal(settings, engine_seconds=_ENGINE_SECONDS)
 
 
-@app.command(epilog="h3-worker janitor --redis redis://127.0.0.1:6379/0 --storage outputs/store")
+@app.command(epilog="Example: h3-worker janitor --storage outputs/store")
 def janitor(
     *,
     redis: RedisUrl = None,
@@ -259,18 +247,27 @@ def janitor(
         run_janitor(connection, storage_url=settings.storage_url, fleet=settings.fleet)
 
 
-@app.command(epilog="h3-worker forget --checkpoint night --fleet h3")
+@app.command(epilog="Example: h3-worker forget --checkpoint night --fleet h3")
 def forget(
     *,
     redis: RedisUrl = None,
     fleet: Fleet = None,
-    store: Annotated[bool, typer.Option("--store", help="The store that the fleet writes to")] = False,
-    checkpoint: Annotated[str | None, typer.Option(help="What this checkpoint's name means")] = None,
-    lora: Annotated[str | None, typer.Option(help="What this LoRA's name means")] = None,
+    store: Annotated[bool, typer.Option("--store", help="Forget which store the fleet writes to.")] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", metavar="NAME", help="Forget which files this name means.")
+    ] = None,
+    lora: Annotated[
+        str | None, typer.Option("--lora", metavar="NAME", help="Forget which file this LoRA's name means.")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Forget what the fleet's first node fixed; the next one fixes it anew. No live node may go by it."""
+    """Forget what a fleet has agreed on: its store, or which files a name means.
+
+    The first node of a fleet fixes both, and a node that differs is refused, so that one name never means
+    two things. To move the store, or to give a name to other files: stop the nodes that go by it (h3 nodes),
+    forget it, start the nodes anew. Films, records and queued jobs stay.
+    """
     from broker.connection import connect  # noqa: PLC0415
     from worker.forgetting import forget_agreements  # noqa: PLC0415
 
@@ -293,7 +290,7 @@ def _with_result(as_json: bool, quiet: bool) -> Output:
 
 def main() -> None:
     """Entry point of `h3-worker`."""
-    app()
+    raise SystemExit(run_command_line(app, sys.argv[1:], name="h3-worker"))
 
 
 if __name__ == "__main__":

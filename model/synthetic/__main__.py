@@ -24,10 +24,9 @@ from model.checkpoints.descriptions import VARIANTS, HeaderDescription, describe
 from model.checkpoints.header import read_header
 from model.synthetic.twins import Twin
 from model.synthetic.writer import OnBytes, file_bytes, write_file, write_sparse
-from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, EXIT_RUNTIME
+from queue_schemas.command_lines import run_command_line
+from queue_schemas.errors import EXIT_RUNTIME
 
-# typer may bring a click of its own, so the base of its usage errors has no public name.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 SECONDS_BETWEEN_LINES: Final = 5.0
 HELP: Final = """Write one H3 checkpoint file: the names, shapes, dtypes, markers and layouts of a published
 one, random weights, the same bytes every time.
@@ -124,20 +123,16 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; return its exit code."""
     try:
-        code = app(
-            list(arguments) or ["--help"], standalone_mode=False, prog_name="python -m model.synthetic"
+        return run_command_line(
+            app,
+            arguments,
+            name="python -m model.synthetic",
+            interrupted="interrupted; nothing was written",
+            say=lambda message: typer.echo(f"error: {message}", err=True),
         )
-        return EXIT_OK if code is None else int(code)
-    except _UsageError as error:
-        message = error.format_message()  # type: ignore[attr-defined]
-        typer.echo(f"error: {' '.join(message.split())}", err=True)
-        return EXIT_REFUSED
     except OSError as error:
         typer.echo(f"error: nothing was written: {error.strerror}: {error.filename or 'the file'}", err=True)
         return EXIT_RUNTIME
-    except (KeyboardInterrupt, typer.Abort):
-        typer.echo("interrupted; nothing was written", err=True)
-        return EXIT_INTERRUPTED
 
 
 def _check(path: Path, *, total_bytes: int, overwrite: bool) -> None:

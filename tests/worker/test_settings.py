@@ -135,7 +135,7 @@ def test_every_help_ends_with_an_example_that_can_be_pasted(command: str) -> Non
     ended = run_cli(command, "--help")
 
     assert ended.returncode == 0
-    assert ended.stdout.strip().splitlines()[-1].strip().startswith(f"h3-worker {command} ")
+    assert ended.stdout.strip().splitlines()[-1].strip().startswith(f"Example: h3-worker {command} ")
 
 
 @pytest.mark.parametrize(
@@ -147,6 +147,8 @@ def test_every_help_ends_with_an_example_that_can_be_pasted(command: str) -> Non
         (["serve", "--host", "0.0.0.0"], "H3_API_TOKEN"),
         (["run", "--storage", "ftp://x/y"], "no storage speaks 'ftp'"),
         (["run", "--no-such-option"], "No such option"),
+        (["runn"], "No such command"),
+        (["pull", "--prot", "3"], "No such option"),
         (["run", "--embedded", "--redis", "redis://127.0.0.1"], "leave out either"),
         (["run", "--redis-port", "7000"], "give --embedded"),
         (["run", "--node", "spark 1"], "no node name"),

@@ -90,7 +90,8 @@ def test_bad_input_is_refused_in_one_sentence_and_leaves_nothing(
     code = run(arguments)
 
     said = capsys.readouterr()
-    assert (code, said.out) == (2, "")
+    assert code == 2
+    assert json.loads(said.out)["error"]["code"] == "invalid_request"
     assert said.err.startswith("error: ")
     assert said.err.count("\n") == 1
     assert sentence in said.err
