@@ -77,6 +77,7 @@ local function take(found)  -- nil: nothing to run; a string: why it is parked; 
   redis.call('ZADD', ARGV[9] .. found.name, string.format('%.6f', now + ARGV[4]), member)
   redis.call('HSET', key, 'status', 'started', 'lease', member, 'origin', found.name, 'worker_name', ARGV[5])
   redis.call('PERSIST', key)
+  redis.call('DEL', ARGV[6] .. ':progress:' .. entry)  -- an earlier attempt's
   redis.call('HSET', ARGV[10] .. member, 'id', ARGV[3], 'job_id', entry, 'created_at', stamp,
     'last_heartbeat', stamp, 'worker_name', ARGV[5])
   redis.call('EXPIRE', ARGV[10] .. member, ARGV[12])

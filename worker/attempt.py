@@ -84,8 +84,11 @@ def prepare(
 ) -> None:
     """Read the job and see that the engine is there. Nothing is stored yet: the GPU waits."""
     attempt.job = read_job(attempt.fields)
-    on_event(ProgressEvent(stage=Stage.WAITING))
-    attempt.ready = attempt.slot.engine if attempt.slot else engine.wait_ready(seconds=engine_seconds)
+    if attempt.slot is not None:
+        attempt.ready = attempt.slot.engine
+    else:
+        on_event(ProgressEvent(stage=Stage.WAITING))
+        attempt.ready = engine.wait_ready(seconds=engine_seconds)
     attempt.engine_log_size = engine_log_size(attempt.output_root, node=attempt.ready.environment.node)
 
 

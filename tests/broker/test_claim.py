@@ -12,9 +12,10 @@ from broker import keys
 from broker.claim import Claimant, Idle, claim, park, peek, wait_for_work
 from broker.lease import Lease
 from broker.overview import fleet_counts, queue_overview
+from broker.progress import write_progress
 from broker.states import read_states
 from broker.submit import QueuedRun, submit_runs
-from queue_schemas.events import JobStatus
+from queue_schemas.events import JobStatus, ProgressEvent, Stage
 from queue_schemas.runs import Priority, Submission
 
 NODE = Claimant(fleet="h3", offers=("checkpoint:a", "attention:x"), worker="test", lease_seconds=60)
@@ -76,6 +77,16 @@ def test_a_claim_changes_everything_at_once(redis_connection: redis.Redis) -> No
     assert 55 < score - redis_connection.time()[0] <= 61
     execution = Execution.fetch(lease.execution, "ab-1", connection=redis_connection)
     assert execution.worker_name == "test"  # rq's stop command finds its way
+
+
+def test_a_claim_forgets_how_far_an_earlier_attempt_came(redis_connection: redis.Redis) -> None:
+    submit(redis_connection, "a")
+    event = ProgressEvent(stage=Stage.DENOISE, step=5, steps=8)
+    write_progress(redis_connection, "a-1", event=event, fleet="h3")
+
+    claim(redis_connection, NODE)
+
+    assert read_states(redis_connection, ["a-1"])[0].progress is None
 
 
 def test_of_many_that_claim_at_once_each_entry_goes_to_one(redis_connection: redis.Redis) -> None:
