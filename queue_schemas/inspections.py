@@ -57,12 +57,12 @@ class FormatUse(Told):
     """How many weights are stored in one format."""
 
     format: str
-    linears: int
-    embeddings: int
-    other: int
+    num_linears: int
+    num_embeddings: int
+    num_others: int
     """Convolutions, norms, biases, tables."""
-    parameters: int
-    bytes: int
+    num_parameters: int
+    size_bytes: int
     """Scales and markers included."""
 
 
@@ -96,23 +96,23 @@ class Island(Told):
     tensors: str
     dtype: str
     count: int
-    bytes: int
+    size_bytes: int
 
 
 class Part(Told):
     """One part of the model."""
 
     name: str
-    tensors: int
-    parameters: int
-    bytes: int
+    num_tensors: int
+    num_parameters: int
+    size_bytes: int
 
 
 class LoraFacts(Told):
     """What a LoRA changes, and how it writes that down."""
 
     dialect: str
-    modules: int
+    num_modules: int
     ranks: dict[str, int]
     """Rank to number of modules."""
     alphas: dict[str, int]
@@ -130,10 +130,10 @@ class LoraFacts(Told):
 class Holes(Told):
     """What was never written: zeros where no data lies."""
 
-    bytes: int
+    size_bytes: int
     tensors: NameList
     """Those of 64 KiB and more that lie wholly in a hole."""
-    zero_samples: int
+    num_zero_samples: int
     """Of 16 blocks read across the payload, how many hold nothing but zeros."""
 
 
@@ -173,7 +173,7 @@ class Inspection(Told):
     container: Container
     published: Published
     hash: FileHash | None = None
-    parameters: int
+    num_parameters: int
     formats: Lax[tuple[FormatUse, ...]]
     weights: Lax[tuple[WeightGroup, ...]]
     islands: Lax[tuple[Island, ...]]

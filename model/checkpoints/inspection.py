@@ -96,7 +96,7 @@ def _inspect_model(file: CheckpointFile, registry: PublishedFiles) -> Inspection
         dims=dims,
         container=_container(header),
         published=published,
-        parameters=sums.parameters_of(contents),
+        num_parameters=sums.parameters_of(contents),
         formats=sums.formats_of(contents),
         weights=sums.groups_of(contents),
         islands=sums.islands_of(contents),
@@ -134,12 +134,17 @@ def _inspect_lora(file: CheckpointFile, registry: PublishedFiles) -> Inspection:
         dims=dims if same else {},
         container=_container(header),
         published=published,
-        parameters=elements,
+        num_parameters=elements,
         formats=sums.dtypes_of(header.tensors),
         weights=(),
         islands=(),
         parts=(
-            Part(name="deltas", tensors=len(header.tensors), parameters=elements, bytes=_payload(header)),
+            Part(
+                name="deltas",
+                num_tensors=len(header.tensors),
+                num_parameters=elements,
+                size_bytes=_payload(header),
+            ),
         ),
         lora=_lora_facts(lora, known),
         missing=_names(()),
@@ -195,7 +200,7 @@ def _tasks(by_header: Sequence[str], registry: PublishedFiles) -> tuple[Transfor
 def _lora_facts(lora: FoundLora, known: PublishedFile | None) -> LoraFacts:
     return LoraFacts(
         dialect=" and ".join(lora.dialects) or "unknown",
-        modules=len(lora.ranks),
+        num_modules=len(lora.ranks),
         ranks=lora.rank_counts,
         alphas=lora.alpha_counts,
         targets=lora.targets,
@@ -210,7 +215,7 @@ def _lora_facts(lora: FoundLora, known: PublishedFile | None) -> LoraFacts:
 def _holes(holes: FoundHoles) -> Holes | None:
     if not holes:
         return None
-    return Holes(bytes=holes.bytes, tensors=_names(holes.tensors), zero_samples=holes.zero_samples)
+    return Holes(size_bytes=holes.bytes, tensors=_names(holes.tensors), num_zero_samples=holes.zero_samples)
 
 
 def _runtime(contents: Contents, holes: FoundHoles) -> RuntimeUse:

@@ -61,7 +61,7 @@ def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
         yield "layout", found.layout + (f", {found.depth}" if found.depth else "")
     if found.dims:
         yield "sizes", " ".join(f"{name}={value}" for name, value in found.dims.items())
-    yield "parameters", f"{found.parameters:,}"
+    yield "parameters", f"{found.num_parameters:,}"
     yield (
         "file",
         f"{container.size_bytes:,} bytes, {container.num_tensors:,} tensors"
@@ -84,8 +84,8 @@ def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
         holes = found.holes
         yield (
             "holes",
-            f"{size_text(holes.bytes)}, {holes.tensors.count} whole tensors;"
-            + (f" {holes.zero_samples} of 16 sampled blocks are zeros"),
+            f"{size_text(holes.size_bytes)}, {holes.tensors.count} whole tensors;"
+            + (f" {holes.num_zero_samples} of 16 sampled blocks are zeros"),
         )
     for key, value in found.container.metadata.items():
         yield f"metadata {shortened(key, 40)}", shortened(value, METADATA_CHARACTERS)
@@ -117,7 +117,7 @@ def _lora(found: Inspection) -> Iterator[tuple[str, str]]:
     if lora is None:
         return
     yield "dialect", lora.dialect
-    yield "modules", f"{lora.modules}: {', '.join(lora.targets)}"
+    yield "modules", f"{lora.num_modules}: {', '.join(lora.targets)}"
     yield "ranks", ", ".join(f"{rank} x {count}" for rank, count in lora.ranks.items())
     yield "alphas", ", ".join(f"{alpha} x {count}" for alpha, count in lora.alphas.items())
     if lora.steps is not None:
@@ -135,8 +135,10 @@ def _few(names: NameList) -> str:
 def _formats(found: Inspection) -> Table:
     table = Table("format", "linears", "embeddings", "other", "parameters", "bytes", title="storage")
     for row in found.formats:
-        counts = (row.linears, row.embeddings, row.other)
-        table.add_row(_text(row.format), *map(str, counts), f"{row.parameters:,}", size_text(row.bytes))
+        counts = (row.num_linears, row.num_embeddings, row.num_others)
+        table.add_row(
+            _text(row.format), *map(str, counts), f"{row.num_parameters:,}", size_text(row.size_bytes)
+        )
     return table
 
 
@@ -173,10 +175,10 @@ def _roles(found: Inspection) -> Table:
 def _islands(found: Inspection) -> Table:
     table = Table("tensors", "dtype", "count", "bytes", title="not quantised")
     for row in found.islands[:12]:
-        table.add_row(_text(row.tensors), row.dtype, str(row.count), size_text(row.bytes))
+        table.add_row(_text(row.tensors), row.dtype, str(row.count), size_text(row.size_bytes))
     rest = found.islands[12:]
     if rest:
-        count, size = sum(row.count for row in rest), sum(row.bytes for row in rest)
+        count, size = sum(row.count for row in rest), sum(row.size_bytes for row in rest)
         table.add_row(f"{len(rest)} smaller kinds", "", str(count), size_text(size))
     return table
 
@@ -184,7 +186,9 @@ def _islands(found: Inspection) -> Table:
 def _parts(found: Inspection) -> Table:
     table = Table("part", "tensors", "parameters", "bytes", title="parts")
     for part in found.parts:
-        table.add_row(part.name, str(part.tensors), f"{part.parameters:,}", size_text(part.bytes))
+        table.add_row(
+            part.name, str(part.num_tensors), f"{part.num_parameters:,}", size_text(part.size_bytes)
+        )
     return table
 
 

@@ -30,11 +30,12 @@ def formats_of(contents: Contents) -> tuple[FormatUse, ...]:
 
     def add(name: str, kind: str, *, parameters: int, size: int) -> None:
         row = counts.setdefault(
-            name, {"linears": 0, "embeddings": 0, "other": 0, "parameters": 0, "bytes": 0}
+            name,
+            {"num_linears": 0, "num_embeddings": 0, "num_others": 0, "num_parameters": 0, "size_bytes": 0},
         )
         row[kind] += 1
-        row["parameters"] += parameters
-        row["bytes"] += size
+        row["num_parameters"] += parameters
+        row["size_bytes"] += size
 
     for layer in contents.layers:
         add(
@@ -51,7 +52,7 @@ def formats_of(contents: Contents) -> tuple[FormatUse, ...]:
             size=entry.end - entry.begin,
         )
     rows = [FormatUse(format=name, **row) for name, row in counts.items()]
-    return tuple(sorted(rows, key=lambda row: -row.bytes))
+    return tuple(sorted(rows, key=lambda row: -row.size_bytes))
 
 
 def dtypes_of(tensors: Mapping[str, TensorEntry]) -> tuple[FormatUse, ...]:
@@ -62,11 +63,11 @@ def dtypes_of(tensors: Mapping[str, TensorEntry]) -> tuple[FormatUse, ...]:
     return tuple(
         FormatUse(
             format=dtype,
-            linears=0,
-            embeddings=0,
-            other=len(entries),
-            parameters=sum(math.prod(entry.shape) for entry in entries),
-            bytes=sum(entry.end - entry.begin for entry in entries),
+            num_linears=0,
+            num_embeddings=0,
+            num_others=len(entries),
+            num_parameters=sum(math.prod(entry.shape) for entry in entries),
+            size_bytes=sum(entry.end - entry.begin for entry in entries),
         )
         for dtype, entries in sorted(found.items())
     )
@@ -90,10 +91,10 @@ def islands_of(contents: Contents) -> tuple[Island, ...]:
     for name, entry in contents.plain.items():
         found.setdefault((pattern_of(name), entry.dtype), []).append(entry.end - entry.begin)
     rows = [
-        Island(tensors=pattern, dtype=dtype, count=len(sizes), bytes=sum(sizes))
+        Island(tensors=pattern, dtype=dtype, count=len(sizes), size_bytes=sum(sizes))
         for (pattern, dtype), sizes in found.items()
     ]
-    return tuple(sorted(rows, key=lambda row: -row.bytes)[:GROUPS_MAX])
+    return tuple(sorted(rows, key=lambda row: -row.size_bytes)[:GROUPS_MAX])
 
 
 def parts_of(contents: Contents) -> tuple[Part, ...]:
@@ -114,8 +115,10 @@ def parts_of(contents: Contents) -> tuple[Part, ...]:
         )
     for name, entry in contents.plain.items():
         add(name, tensors=1, parameters=math.prod(entry.shape), size=entry.end - entry.begin)
-    parts = [Part(name=name, tensors=t, parameters=p, bytes=b) for name, (t, p, b) in rows.items()]
-    return tuple(sorted(parts, key=lambda part: -part.bytes))
+    parts = [
+        Part(name=name, num_tensors=t, num_parameters=p, size_bytes=b) for name, (t, p, b) in rows.items()
+    ]
+    return tuple(sorted(parts, key=lambda part: -part.size_bytes))
 
 
 def _group(layers: list[PackedLayer], contents: Contents) -> WeightGroup:
@@ -139,5 +142,5 @@ def _stored(layer: PackedLayer, tensors: Mapping[str, TensorEntry]) -> Iterable[
 def _kind(name: str, *, rank: int) -> str:
     module, _, suffix = name.rpartition(".")
     if suffix != "weight" or rank != 2:
-        return "other"
-    return "embeddings" if module.rpartition(".")[2] in EMBEDDINGS else "linears"
+        return "num_others"
+    return "num_embeddings" if module.rpartition(".")[2] in EMBEDDINGS else "num_linears"

@@ -35,7 +35,7 @@ def tensors_of(description: HeaderDescription) -> dict[str, tuple[str, tuple[int
 
 def packed(found: Inspection) -> dict[str, int]:
     return {
-        f.format: f.linears + f.embeddings
+        f.format: f.num_linears + f.num_embeddings
         for f in found.formats
         if not f.format.isupper() and f.format.islower()
     }
@@ -60,8 +60,8 @@ def test_every_variant_is_recognised_whole(variant: str, size: Any, sparse: Spar
         (),
     )
     assert found.container.header_sha256 == description.identity
-    assert sum(part.bytes for part in found.parts) == description.payload_bytes
-    assert sum(part.parameters for part in found.parts) == found.parameters
+    assert sum(part.size_bytes for part in found.parts) == description.payload_bytes
+    assert sum(part.num_parameters for part in found.parts) == found.num_parameters
     assert {part.name for part in found.parts} & {"other"} == set()
 
 
@@ -87,7 +87,7 @@ def test_parameters_are_those_of_the_model_however_they_are_packed(
 ) -> None:
     wanted = next(count for start, count in PARAMETERS.items() if variant.startswith(start))
 
-    assert inspect(sparse(describe(variant))).parameters == wanted
+    assert inspect(sparse(describe(variant))).num_parameters == wanted
 
 
 def test_a_published_header_is_named_and_leaves_the_task_open(sparse: Sparse, inspect: Inspect) -> None:
@@ -284,9 +284,9 @@ def test_holes_are_told_and_written_zeros_too(variant: str, sparse: Sparse, insp
     zeros = inspect(path)
 
     assert hollow.tensors.count > 0
-    assert hollow.bytes > description.payload_bytes / 2
+    assert hollow.size_bytes > description.payload_bytes / 2
     assert zeros.holes is not None
-    assert zeros.holes.zero_samples > 8
+    assert zeros.holes.num_zero_samples > 8
     assert zeros.runtime.why == "parts of it were never written"
 
 

@@ -66,7 +66,7 @@ def test_the_turbo_file_is_described_without_its_factors(
 
     assert (found.family, found.variant, found.released_size) == ("lora", "lora_turbo_rank128", True)
     assert found.lora is not None
-    assert found.lora.modules == 208
+    assert found.lora.num_modules == 208
     assert found.lora.ranks == {"128": 156, "384": 52}
     assert len(found.lora.targets) == 8
     assert found.unmatched.count == 0

@@ -69,7 +69,7 @@ def test_a_variant_is_written_inspected_and_makes_a_film(
     tiny, full = report["files"]
     assert (tiny["variant"], tiny["released_size"], tiny["runtime"]["loads"]) == (variant, False, True)
     assert (full["variant"], full["released_size"], full["runtime"]["loads"]) == (variant, True, False)
-    assert full["holes"]["bytes"] > 0
+    assert full["holes"]["size_bytes"] > 0
 
     role = next((role for role in PLAIN if variant.startswith(role)), None)
     files = models if role is None else {**models, role: path}

@@ -203,4 +203,4 @@ def test_a_sparse_full_size_file_can_be_inspected_and_not_be_loaded(
 
     assert (found.variant, found.released_size) == (variant, True)
     assert found.holes is not None
-    assert found.holes.bytes > 0.99 * (path.stat().st_size - 2**20)
+    assert found.holes.size_bytes > 0.99 * (path.stat().st_size - 2**20)
