@@ -118,8 +118,17 @@ def _explain_one(fault: Mapping[str, Any], known_fields: list[str]) -> str:
         return f"unknown field {path!r}{nearest_hint(path, known_fields)}"
     if fault["type"] == "missing":
         return f"field {path!r} is missing"
-    message = str(fault["msg"]).removeprefix("Value error, ")
+    message = _IN_JSON.get(fault["type"]) or str(fault["msg"]).removeprefix("Value error, ")
     return f"{path}: {message}" if path else message
+
+
+_IN_JSON: Final = {
+    "tuple_type": "expected a list",
+    "model_type": "expected an object with named fields",
+    "model_attributes_type": "expected an object with named fields",
+    "dict_type": "expected an object with named fields",
+}
+"""What pydantic says in Python's words."""
 
 
 def nearest_hint(name: str, known: Iterable[str]) -> str:

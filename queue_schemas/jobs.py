@@ -7,6 +7,7 @@ What names an output or a priority is not here (`requests.py`, `sweeps.py`): it 
 import hashlib
 import json
 import secrets
+import unicodedata
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
@@ -117,7 +118,7 @@ class JobFields(Asked):
     @field_validator("prompt")
     @classmethod
     def _check_prompt(cls, prompt: str) -> str:
-        if not prompt.strip():
+        if all(char.isspace() or unicodedata.category(char) == "Cf" for char in prompt):
             raise ValueError("the prompt is empty")
         if len(prompt) > limits.PROMPT_CHARACTERS:
             raise ValueError(f"{len(prompt):,} characters; at most {limits.PROMPT_CHARACTERS:,} are accepted")

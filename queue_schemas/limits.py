@@ -51,6 +51,8 @@ PUBLISHED_BYTES = 1024 * 1024
 PUBLISHED_FILES = 2_000
 """Of the registry of published checkpoint files."""
 JSON_DEPTH = 16
+NUMBER_CHARACTERS = 400
+"""Of one whole number in JSON; more than the largest float has."""
 FAULTS_TOLD = 8
 """Of one request; a body has room for 60,000."""
 FAULT_CHARACTERS = 300

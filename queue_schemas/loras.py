@@ -7,7 +7,7 @@ caller gave none; other values are the caller's right and a warning.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from queue_schemas import limits
 from queue_schemas.base import Asked, Told
@@ -28,6 +28,11 @@ class JobLora(Asked):
     """As the node that loads it calls it (`h3 nodes`)."""
     strength: Annotated[float, Field(ge=-limits.LORA_STRENGTH_MAX, le=limits.LORA_STRENGTH_MAX)] = 1.0
     """Multiplies what the LoRA adds; 0 adds nothing."""
+
+    @field_validator("strength")
+    @classmethod
+    def _without_sign_of_zero(cls, strength: float) -> float:
+        return strength + 0.0  # -0.0 would be another job
 
 
 class MadeFor(Told):

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 from pydantic import AfterValidator, ValidationError
 
@@ -13,6 +13,16 @@ from queue_schemas.base import Asked
 from queue_schemas.errors import InvalidRequestError, explain
 from queue_schemas.jobs import WORKFLOWS, Job, T2VAJob, build_job, infer_workflow
 from queue_schemas.loras import MadeFor
+
+_TOO_DEEP: Final = f"JSON nested deeper than {limits.JSON_DEPTH} levels"
+_JSON_KINDS: Final[Mapping[type, str]] = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    type(None): "null",
+}
 
 
 def check_output_name(name: str) -> str:
@@ -85,14 +95,17 @@ def load_json_object(data: bytes, *, limit_bytes: int) -> dict[str, Any]:
             data,
             parse_constant=_refuse_number,
             parse_float=_finite_float,
+            parse_int=_bounded_int,
             object_pairs_hook=_unique_pairs,
         )
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidRequestError(f"not valid JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequestError(_TOO_DEEP) from None
     if not isinstance(value, dict):
-        raise InvalidRequestError(f"expected a JSON object, found {type(value).__name__}")
+        raise InvalidRequestError(f"expected a JSON object, found {_JSON_KINDS[type(value)]}")
     if _depth(value) > limits.JSON_DEPTH:
-        raise InvalidRequestError(f"JSON nested deeper than {limits.JSON_DEPTH} levels")
+        raise InvalidRequestError(_TOO_DEEP)
     return value
 
 
@@ -103,6 +116,12 @@ def _refuse_number(text: str) -> NoReturn:
 def _finite_float(text: str) -> float:
     number = float(text)
     return number if math.isfinite(number) else _refuse_number(text)
+
+
+def _bounded_int(text: str) -> int:
+    if len(text) > limits.NUMBER_CHARACTERS:
+        raise ValueError(f"a number of {len(text):,} characters; at most {limits.NUMBER_CHARACTERS} are read")
+    return int(text)
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -55,6 +55,27 @@ def test_a_name_or_value_of_any_length_is_told_briefly(fault: dict[str, Any]) ->
     assert len(said) <= limits.FAULT_CHARACTERS + 100
 
 
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ('{"seed": ' + "1" * 5_000 + "}", "a number of 5,000 characters; at most 400 are read"),
+        ("[" * 100_000, "JSON nested deeper than 16 levels"),
+        ("null", "expected a JSON object, found null"),
+        ("[1]", "expected a JSON object, found an array"),
+        ("true", "expected a JSON object, found a boolean"),
+        ('{"loras": {}}', "loras: expected a list"),
+        ('{"loras": ["turbo"]}', "loras.0: expected an object with named fields"),
+        ('{"references": ["fox.png"]}', "references.0: expected an object with named fields"),
+    ],
+)
+def test_what_json_holds_is_told_in_words_of_json(body: str, says: str) -> None:
+    with pytest.raises(InvalidRequestError, match=says) as caught:
+        parse_request({**COMPLETE, **load_json_object(body.encode(), limit_bytes=limits.BODY_BYTES)})
+
+    for python in ("sys.", "recursion", "tuple", "instance", "NoneType"):
+        assert python not in str(caught.value)
+
+
 def test_a_long_name_gets_no_hint_and_costs_nothing() -> None:
     began = time.perf_counter()
 

@@ -105,7 +105,9 @@ def test_a_sampler_without_meaning_under_the_conventions_is_refused_with_both_wa
     assert said.endswith("use euler, or conventions comfyui")
 
 
-@pytest.mark.parametrize("prompt", ["", " ", "\n\t\u3000"])
+@pytest.mark.parametrize(
+    "prompt", ["", " ", "\n\t\u3000", "\u200b", " \u3000\u200b\n", "\u2060\ufeff\u00ad\u202e"]
+)
 def test_an_empty_prompt_is_refused(prompt: str) -> None:
     assert refusal(prompt=prompt) == "prompt: the prompt is empty"
 
@@ -121,7 +123,15 @@ def test_a_prompt_that_no_encoding_carries_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "prompt", ["Füchse im Schnee", "狐狸在雪中", "ثعلب", "👩‍👩‍👧 zero width joiner", "  spaced  "]
+    "prompt",
+    [
+        "Füchse im Schnee",
+        "狐狸在雪中",
+        "ثعلب",
+        "👩‍👩‍👧 zero width joiner",
+        "  spaced  ",
+        "\u200b\ufefffox\u200b\n",
+    ],
 )
 def test_a_prompt_of_any_script_is_kept_to_the_last_character(prompt: str) -> None:
     job = build(prompt=prompt)

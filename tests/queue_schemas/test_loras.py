@@ -36,6 +36,8 @@ def test_names_strengths_and_order_are_part_of_the_identity() -> None:
 
     assert len(ids) == 5
     assert job(loras=[turbo]).job_id == job(loras=[{"name": "turbo", "strength": 1}]).job_id
+    zero, minus_zero = ([{"name": "turbo", "strength": strength}] for strength in (0.0, -0.0))
+    assert job(loras=zero).job_id == job(loras=minus_zero).job_id
 
 
 def test_a_job_travels_as_json_and_comes_back_the_same() -> None:
