@@ -26,10 +26,10 @@ def unpack_e2m1(packed: Tensor) -> Tensor:
 
 
 def swizzle(scales: Tensor) -> Tensor:
-    """Turn a plain [R, C] into the stored order, or back: R a multiple of 128, C of 4.
+    """Turn a plain [R, C] into the stored order: R a multiple of 128, C of 4; `unswizzle` turns it back.
 
     Stored are tiles of 128 rows × 4 scales, one after the other; in a tile row r's four lie at
-    (r % 32) · 16 + (r / 32) · 4. Exchanging two axes is its own inverse.
+    (r % 32) · 16 + (r / 32) · 4.
     """
     rows, columns = scales.shape
     return scales.view(rows // 128, 4, 32, columns // 4, 4).permute(0, 3, 2, 1, 4).reshape(rows, columns)
