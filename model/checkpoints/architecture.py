@@ -19,6 +19,7 @@ from model.checkpoints.names import (
     Layout,
     comfy_name,
     pattern_of,
+    whole_name,
     wrapper_prefix,
 )
 from model.shapes import LAYERS_MAX, Shape
@@ -36,10 +37,9 @@ OPTIONAL: Final = re.compile(r"latents_mean|latents_std|decoder\.mask_token")
 COMPUTED: Final = "rope.inv_freq"
 """What only ComfyUI's files store."""
 BEYOND: Final = re.compile(
-    r"blocks\.\d+\.attn\.to_gate_compress\.weight|lm_head\.weight|model\.norm\.weight|.*\.weight_g|scaled_fp8"
+    r"blocks\.\d+\.attn\.to_gate_compress\.weight|lm_head\.weight|model\.norm\.weight|.*\.weight_g"
 )
 """What is known though no table has it: gates of sparse training, what the conditioner cuts off, norms."""
-_PART: Final = re.compile(r"\[([qkv])\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,26 +107,6 @@ def recognise(names: Iterable[str]) -> Recognised | None:
     pruned = family == "transformer" and f"{prefix}adaln_t_table" in stored
     base = "dit_pruned_bf16" if pruned else BASES[family][0]
     return Recognised(family=family, layout=layout, prefix=prefix, base=base)
-
-
-def whole_name(name: str) -> str:
-    """Return the name of what `to_qkv[q]` is a part of; any other as it is."""
-    return _PART.sub("", name)
-
-
-def fuse(shapes: Shapes) -> dict[str, Shape]:
-    """Put the parts of split matrices together again: `to_qkv[q]`, `[k]` and `[v]` are one of all their rows.
-
-    A part that is missing leaves too few rows, which the comparison then tells.
-    """
-    fused: dict[str, Shape] = {}
-    for name, shape in shapes.items():
-        whole = whole_name(name)
-        before = fused.get(whole)
-        if whole != name and before and shape:
-            shape = (before[0] + shape[0], *shape[1:])  # noqa: PLW2901 - one matrix grows part by part
-        fused[whole] = shape
-    return fused
 
 
 def compare(recognised: Recognised, shapes: Shapes, *, packed: Iterable[str]) -> Comparison:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from model.checkpoints.loras import FoundLora
-from model.quant.marker import QuantFormat
 from queue_schemas.inspections import GpuUse, RuntimeUse
 
 READ_LAYOUTS: Final[Mapping[str, frozenset[str]]] = {
@@ -16,8 +15,6 @@ READ_LAYOUTS: Final[Mapping[str, frozenset[str]]] = {
     "video_vae": frozenset({"comfyui", "diffusers"}),
     "audio_vae": frozenset({"comfyui"}),
 }
-READ_PACKED: Final = frozenset(QuantFormat)
-"""Packed formats that the loaders accept, by their marker's name."""
 WHOLE_DELTAS: Final = (".diff", ".diff_b")
 """Keys of a LoRA that are no factors and are added all the same."""
 _GENERATIONS: Final = (
@@ -44,7 +41,6 @@ def model_use(
 
     `fits`: nothing is missing, left over or stored in a form that its format does not have.
     """
-    unread = sorted(set(packed) - READ_PACKED)
     if family is None:
         why = "it holds no model of H3"
     elif hollow:
@@ -53,8 +49,6 @@ def model_use(
         why = "its tensors are not exactly those of the architecture"
     elif layout not in READ_LAYOUTS[family]:
         why = f"this version does not read the {layout} layout; use ComfyUI's file"
-    elif unread:
-        why = f"this version does not load {', '.join(unread)} weights; use a bf16, fp16 or fp32 file"
     else:
         return RuntimeUse(loads=True, why="loads", gpus=gpu_uses(family, packed))
     return RuntimeUse(loads=False, why=why)

@@ -3,17 +3,20 @@
 Works on ComfyUI's names, whatever the file calls them. Of a payload, only the markers' bytes are read.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeVar
 
-from model.checkpoints.architecture import Comparison, Recognised, compare, fuse, recognise, whole_name
+from model.checkpoints.architecture import Comparison, Recognised, compare, recognise
 from model.checkpoints.descriptions import VARIANTS, describe
-from model.checkpoints.header import CheckpointFile
+from model.checkpoints.header import CheckpointFile, Header
 from model.checkpoints.header_text import TensorEntry
-from model.checkpoints.layers import MARKER, PackedLayer, find_layers, storage_faults
-from model.quant.marker import MARKER_BYTES_MAX, METADATA_KEY
+from model.checkpoints.layers import PackedLayer, find_layers, storage_faults
+from model.checkpoints.names import fuse, whole_name, wrapper_prefix
+from model.checkpoints.stored import PLAIN_DTYPES, SCALED_FP8, Markers, read_markers
+from model.quant.marker import SUFFIX
+
+T = TypeVar("T")
 
 FAMILY_PREFIXES: Final = {
     "transformer": "dit",
@@ -45,21 +48,26 @@ def read_contents(file: CheckpointFile) -> Contents:
     """Sort out an open file. Raises CheckpointFileError when its markers cannot be read."""
     header = file.header
     recognised = recognise(header.tensors)
-    entries, stored_names, problems = _own_entries(header.tensors, recognised)
-    texts = _marker_texts(file, entries, stored_names)
-    described, reason = _described(header.metadata, recognised)
-    problems += reason
-    layers = find_layers(entries, marker_texts=texts, described=described, source=file.path)
+    entries, problems = _own_entries(header.tensors, recognised)
+    markers = _own_markers(read_markers(file), header, recognised)
+    problems += [refusal.reason for refusal in markers.refusals]
+    layers = find_layers(entries, markers)
     packed = {f"{layer.module}.{suffix}" for layer in layers for suffix in layer.tensors}
     plain = {name: entry for name, entry in entries.items() if name not in packed}
     problems += [layer.problem for layer in layers if layer.problem is not None]
     comparison, variant = None, None
     if recognised is not None:
         weights = {f"{layer.module}.weight": layer.shape for layer in layers if "weight" in layer.tensors}
-        shapes = fuse({name: entry.shape for name, entry in plain.items()} | weights)
+        forms = {name: entry for name, entry in plain.items() if name != SCALED_FP8}  # read with the markers
+        shapes = fuse({name: entry.shape for name, entry in forms.items()} | weights)
         comparison = compare(recognised, shapes, packed={whole_name(name) for name in weights})
         problems += _layer_faults(layers, comparison)
-        variant = _variant(recognised, comparison, entries, texts)
+        problems += [
+            f"{name} is {entry.dtype} instead of {' or '.join(PLAIN_DTYPES)}"
+            for name, entry in forms.items()
+            if entry.dtype not in PLAIN_DTYPES and comparison.shape_of(name) is not None
+        ]
+        variant = _variant(recognised, comparison, entries, markers.texts)
     return Contents(
         recognised=recognised,
         comparison=comparison,
@@ -72,8 +80,8 @@ def read_contents(file: CheckpointFile) -> Contents:
 
 def _own_entries(
     tensors: Mapping[str, TensorEntry], recognised: Recognised | None
-) -> tuple[dict[str, TensorEntry], dict[str, str], list[str]]:
-    """Return tensors under ComfyUI's names, what the file calls them, and names that two of them share."""
+) -> tuple[dict[str, TensorEntry], list[str]]:
+    """Return tensors under ComfyUI's names, and names that two of them share."""
     entries: dict[str, TensorEntry] = {}
     stored_names: dict[str, str] = {}
     clashes = []
@@ -83,39 +91,29 @@ def _own_entries(
             clashes.append(f"{stored} and {stored_names[own]} are both {own}")
             continue
         entries[own], stored_names[own] = entry, stored
-    return entries, stored_names, clashes
+    return entries, clashes
 
 
-def _marker_texts(
-    file: CheckpointFile, entries: Mapping[str, TensorEntry], stored_names: Mapping[str, str]
-) -> dict[str, bytes]:
-    """Read every marker that is a short row of bytes, in the order of the file."""
-    markers = [
-        (entry.begin, own)
-        for own, entry in entries.items()
-        if own.endswith(f".{MARKER}")
-        and entry.dtype == "U8"
-        and len(entry.shape) == 1
-        and entry.shape[0] <= MARKER_BYTES_MAX
-    ]
-    return {own: file.read_tensor(stored_names[own]) for _, own in sorted(markers)}
+def _own_markers(markers: Markers, header: Header, recognised: Recognised | None) -> Markers:
+    """Return the markers under ComfyUI's names; those of a file that is not recognised under its own."""
+    prefix = wrapper_prefix(header.tensors)
+
+    def own(found: Mapping[str, T]) -> dict[str, T]:
+        return {_own_module(module, prefix, recognised): value for module, value in found.items()}
+
+    return Markers(
+        read=own(markers.read),
+        fields=own(markers.fields),
+        texts=own(markers.texts),
+        faults=own(markers.faults),
+        refusals=markers.refusals,
+    )
 
 
-def _described(
-    metadata: Mapping[str, str], recognised: Recognised | None
-) -> tuple[Mapping[str, Any], list[str]]:
-    """Return the markers that stand in the metadata, by module, and what is wrong with that text."""
-    if METADATA_KEY not in metadata:
-        return {}, []
-    try:
-        layers = json.loads(metadata[METADATA_KEY])["layers"]
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return {}, [f"metadata {METADATA_KEY} is no JSON object with layers"]
-    if not isinstance(layers, dict):
-        return {}, [f"metadata {METADATA_KEY} is no JSON object with layers"]
+def _own_module(module: str, prefix: str, recognised: Recognised | None) -> str:
     if recognised is None:
-        return layers, []
-    return {recognised.own_name(f"{name}.").removesuffix("."): fields for name, fields in layers.items()}, []
+        return prefix + module
+    return recognised.own_name(f"{module}.").removesuffix(".")
 
 
 def _layer_faults(layers: list[PackedLayer], comparison: Comparison) -> list[str]:
@@ -138,7 +136,10 @@ def _variant(
     texts: Mapping[str, bytes],
 ) -> str | None:
     """Return the described variant that has exactly these names, dtypes, shapes and markers."""
-    found = {name: (entry.dtype, entry.shape, texts.get(name)) for name, entry in entries.items()}
+    found = {
+        name: (entry.dtype, entry.shape, texts.get(name.removesuffix(SUFFIX)))
+        for name, entry in entries.items()
+    }
     family = FAMILY_PREFIXES[recognised.family]
     depth = recognised.base.split("_")[1] if family == "dit" else ""
     for variant in VARIANTS:

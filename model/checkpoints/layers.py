@@ -4,15 +4,13 @@ A file's name promises nothing, and one file may mix formats, so every module is
 cannot be read, or stored tensors that do not fit it, are told as a layer's `problem`, not raised.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from model.checkpoints.header_text import TensorEntry
-from model.errors import CheckpointFileError
-from model.quant.marker import Marker, QuantFormat, marker_from_fields, parse_marker
+from model.checkpoints.stored import OLD_SUFFIXES, Markers
+from model.quant.marker import Marker, QuantFormat
 from model.quant.storage import misfit, stored_tensors
 
 MARKER: Final = "comfy_quant"
@@ -29,9 +27,7 @@ COMPANIONS: Final = (
 PACKED_DTYPES: Final = frozenset({"U8", "I8", "F8_E4M3", "F8_E5M2", "F4", "F6_E2M3", "F6_E3M2"})
 HALVES: Final = frozenset({QuantFormat.NVFP4, QuantFormat.INT4})
 """Formats of two columns a byte."""
-SCALED_FP8: Final = "scaled_fp8"
-"""A tensor whose presence says that the file's FP8 weights are in the older scheme."""
-_OLD_SUFFIXES: Final = {"scale_weight": "weight_scale", "scale_input": "input_scale"}
+EMBEDDINGS: Final = ("embed_tokens", "pos_embed")
 Entries = Mapping[str, TensorEntry]
 
 
@@ -47,7 +43,7 @@ class PackedLayer:
     """What the marker says, also where this runtime does not know it."""
     problem: str | None
     shape: tuple[int, ...] = field(default=())
-    """Logical rows and columns, storage padding included until `resolved` knows better."""
+    """Logical rows and columns, storage padding included; `Contents.shape_of` knows better."""
 
     @property
     def format(self) -> str:
@@ -76,71 +72,41 @@ def split_companion(name: str) -> tuple[str, str] | None:
     return None
 
 
-def find_layers(
-    entries: Entries, *, marker_texts: Mapping[str, bytes], described: Mapping[str, Any], source: Path
-) -> list[PackedLayer]:
-    """Return every module with a packed weight, in the order of the names.
+def find_layers(entries: Entries, markers: Markers) -> list[PackedLayer]:
+    """Return every module with a packed weight or a marker, in the order of the names.
 
-    `marker_texts` gives the content of each marker tensor, by its name; `described` the markers that stand in
-    the header's metadata, by module.
+    Entries and markers have the same names.
     """
-    found: dict[str, dict[str, TensorEntry]] = {}
+    told = {*markers.read, *markers.fields, *markers.faults}
+    found: dict[str, dict[str, TensorEntry]] = {module: {} for module in told}
     for name, entry in entries.items():
         split = split_companion(name)
         if split is not None:
             found.setdefault(split[0], {})[split[1]] = entry
     for name, entry in entries.items():
         module, _, suffix = name.rpartition(".")
-        if suffix == "weight" and (module in found or module in described or entry.dtype in PACKED_DTYPES):
+        if suffix == "weight" and (module in found or entry.dtype in PACKED_DTYPES):
             found.setdefault(module, {})["weight"] = entry
-    old = _old_marker(entries)
-    return [
-        _layer(module, tensors, marker_texts=marker_texts, described=described, old=old, source=source)
-        for module, tensors in sorted(found.items())
-    ]
+    return [_layer(module, tensors, markers) for module, tensors in sorted(found.items())]
 
 
-def _old_marker(entries: Entries) -> Marker | None:
-    """Return what the older FP8 scheme says of every weight with a `scale_weight`."""
-    sign = entries.get(SCALED_FP8)
-    if sign is None or sign.dtype not in ("F8_E4M3", "F32"):
-        return None
-    return Marker(format=QuantFormat.FP8, full_precision=sign.shape == (2,))
-
-
-def _layer(
-    module: str,
-    tensors: dict[str, TensorEntry],
-    *,
-    marker_texts: Mapping[str, bytes],
-    described: Mapping[str, Any],
-    old: Marker | None,
-    source: Path,
-) -> PackedLayer:
-    marker, fields, problem = None, None, None
-    name = f"{module}.{MARKER}"
-    try:
-        if MARKER in tensors:
-            text = marker_texts.get(name)
-            fields = _fields(text or b"")
-            if text is None:
-                raise CheckpointFileError(source, f"marker {name} is no short row of bytes")
-            marker = parse_marker(text, name=name, source=source)
-        elif module in described:
-            fields = described[module] if isinstance(described[module], dict) else {}
-            marker = marker_from_fields(described[module], name=name, source=source)
-        elif "scale_weight" in tensors and old is not None:
-            marker = old
-        else:
-            problem = f"{module}: its weight is packed and nothing says how (no {name})"
-    except CheckpointFileError as error:
-        problem = error.reason
+def _layer(module: str, tensors: Entries, markers: Markers) -> PackedLayer:
+    fault, problem = markers.faults.get(module), None
+    marker = None if fault else markers.read.get(module)
     weight = tensors.get("weight")
-    shape = () if weight is None else logical_shape(marker, weight.shape)
-    if weight is None and problem is None:
+    if fault is not None:
+        problem = fault.reason
+    elif marker is None:
+        problem = f"{module}: its weight is packed and nothing says how (no {module}.{MARKER})"
+    elif weight is None:
         problem = f"{module}: there is a marker or scale and no weight"
     return PackedLayer(
-        module=module, tensors=tensors, marker=marker, fields=fields, problem=problem, shape=shape
+        module=module,
+        tensors=tensors,
+        marker=marker,
+        fields=markers.fields.get(module),
+        problem=problem,
+        shape=() if weight is None else logical_shape(marker, weight.shape),
     )
 
 
@@ -155,10 +121,11 @@ def storage_faults(layer: PackedLayer, *, shape: tuple[int, int]) -> list[str]:
     """Say in what the stored tensors differ from those of a weight of `shape` in the marker's format."""
     if layer.marker is None:
         return []
-    reason = misfit(layer.marker, shape=shape)
+    is_embedding = layer.module.rpartition(".")[2] in EMBEDDINGS
+    reason = misfit(layer.marker, shape=shape, is_embedding=is_embedding)
     faults = [] if reason is None else [f"{layer.module}: {reason}"]
     forms = stored_tensors(layer.marker, shape=shape)
-    tensors = {_OLD_SUFFIXES.get(suffix, suffix): entry for suffix, entry in layer.tensors.items()}
+    tensors = {OLD_SUFFIXES.get(suffix, suffix): entry for suffix, entry in layer.tensors.items()}
     for suffix, form in forms.items():
         entry = tensors.get(suffix)
         if entry is None:
@@ -170,15 +137,6 @@ def storage_faults(layer: PackedLayer, *, shape: tuple[int, int]) -> list[str]:
             )
     strange = sorted(tensors.keys() - forms.keys() - {MARKER})
     return faults + [f"{layer.module}.{suffix} does not belong to {layer.format}" for suffix in strange]
-
-
-def _fields(text: bytes) -> Mapping[str, Any] | None:
-    """Return what a marker's text says, for showing only."""
-    try:
-        fields = json.loads(text.rstrip(b"\0"))
-    except (ValueError, RecursionError):
-        return None
-    return fields if isinstance(fields, dict) else None
 
 
 ROLES: Final[Mapping[str, str]] = {

@@ -9,9 +9,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
+from model.shapes import Shape
+
 Architecture = Literal["transformer", "text_encoder", "video_vae", "audio_vae"]
 Layout = Literal["comfyui", "diffusers", "original"]
 WRAPPER_PREFIXES: Final = ("model.diffusion_model.", "diffusion_model.")
+PARTS: Final = ("q", "k", "v")
+"""Parts of a fused weight, in the order of its rows; equally many rows each."""
+PART: Final = re.compile(r"\[([qkv])\]$")
+"""Behind the name of a module that is a part of one."""
 _NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
 
 _DIFFUSERS_TRANSFORMER: Final = (
@@ -70,6 +76,7 @@ RENAMINGS: Final[Mapping[tuple[Architecture, Layout], Renaming]] = {
 
 
 def comfy_name(name: str, renaming: Renaming) -> str:
+    """Return ComfyUI's name of a tensor, or of a module's that ends in a dot; a part is told by `[q]`."""
     for pattern, new in renaming:
         name = pattern.sub(new, name)
     return name
@@ -79,6 +86,27 @@ def wrapper_prefix(names: Iterable[str]) -> str:
     """Return the prefix that every name carries (ComfyUI strips one), or an empty string."""
     found = list(names)
     return next((p for p in WRAPPER_PREFIXES if found and all(name.startswith(p) for name in found)), "")
+
+
+def whole_name(name: str) -> str:
+    """Return the name of what `to_qkv[q].weight` is a part of; any other as it is."""
+    module, dot, suffix = name.rpartition(".")
+    return f"{PART.sub('', module)}{dot}{suffix}"
+
+
+def fuse(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Put the parts of split matrices together again: `to_qkv[q]`, `[k]` and `[v]` are one of all their rows.
+
+    A part that is missing leaves too few rows, which the comparison then tells.
+    """
+    fused: dict[str, Shape] = {}
+    for name, shape in shapes.items():
+        whole = whole_name(name)
+        before = fused.get(whole)
+        if whole != name and before and shape:
+            shape = (before[0] + shape[0], *shape[1:])  # noqa: PLW2901 - one matrix grows part by part
+        fused[whole] = shape
+    return fused
 
 
 def pattern_of(name: str) -> str:

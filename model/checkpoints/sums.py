@@ -6,12 +6,11 @@ from typing import Final
 
 from model.checkpoints.contents import Contents
 from model.checkpoints.header_text import TensorEntry
-from model.checkpoints.layers import MARKER, PackedLayer, role_of
+from model.checkpoints.layers import EMBEDDINGS, MARKER, PackedLayer, role_of
 from model.checkpoints.names import pattern_of
 from model.checkpoints.parts import part_of
 from queue_schemas.inspections import FormatUse, Island, Part, StoredTensor, WeightGroup
 
-EMBEDDINGS: Final = ("embed_tokens", "pos_embed")
 GROUPS_MAX: Final = 200
 """Groups or islands that are listed; an H3 file has at most 60."""
 
@@ -41,7 +40,7 @@ def formats_of(contents: Contents) -> tuple[FormatUse, ...]:
         add(
             layer.format,
             _kind(f"{layer.module}.weight", rank=2),
-            parameters=math.prod(contents.shape_of(layer)),
+            parameters=math.prod(contents.shape_of(layer)) if "weight" in layer.tensors else 0,
             size=layer.bytes,
         )
     for name, entry in contents.plain.items():

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from model.checkpoints.stored import StoredModule
 from model.dit.streaming import to_pinned
 from model.loading.matching import Piece, full
-from model.loading.stored import StoredModule
 from model.loading.tensors import ValueCheck
 from model.quant.exchange import exchange
 from model.quant.rows import concat_rows, take_rows

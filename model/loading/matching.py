@@ -6,19 +6,15 @@ Strict and whole: everything missing, unexpected or wrong is listed together, be
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from torch import nn
 
+from model.checkpoints.names import PARTS
+from model.checkpoints.stored import PLAIN_DTYPES, Stored, StoredModule
 from model.errors import CheckpointMismatchError
-from model.loading.stored import Stored, StoredModule
-from model.quant.marker import Marker, QuantFormat
+from model.quant.marker import Marker
 from model.quant.storage import StoredTensor, misfit, stored_tensors
 from model.shapes import Shape
-
-PLAIN_DTYPES: Final = ("BF16", "F16", "F32")
-PARTS: Final = ("q", "k", "v")
-"""Parts of a fused weight, in the order of its rows; equally many rows each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,23 +126,13 @@ def _wanted(
         ]
     if marker is None:
         return want, []
-    reason = _unfit(module.get_submodule(name), marker)
-    if reason is None:
+    owner = module.get_submodule(name)
+    reason: str | None = "stands beside no linear"
+    if isinstance(owner, nn.Linear | nn.Embedding):
         rows, columns = part_shapes["weight"]
         want |= stored_tensors(marker, shape=(rows, columns))
-        reason = misfit(marker, shape=(rows, columns))
+        reason = misfit(marker, shape=(rows, columns), is_embedding=isinstance(owner, nn.Embedding))
     return want, [f"{part.name}.comfy_quant: {reason}" for part in parts if reason]
-
-
-def _unfit(module: nn.Module, marker: Marker) -> str | None:
-    """Say why a module cannot be stored in a marker's format, if it cannot."""
-    if isinstance(module, nn.Linear):
-        return None
-    if not isinstance(module, nn.Embedding):
-        return "stands beside no linear"
-    if marker.format is not QuantFormat.INT8:
-        return f"an embedding is decoded from {QuantFormat.INT8}, not from {marker.format}"
-    return None
 
 
 def _misshapen(part: StoredModule, want: Mapping[str, StoredTensor]) -> Iterator[str]:

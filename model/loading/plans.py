@@ -16,12 +16,12 @@ from model.audio_vae import AudioDecoder
 from model.checkpoints.header import Header
 from model.checkpoints.holes import refuse_holes
 from model.checkpoints.names import RENAMINGS, Architecture, Layout, comfy_name, wrapper_prefix
+from model.checkpoints.stored import OwnName, own_shapes, read_stored
 from model.config import H3Config, TextEncoderConfig
 from model.dit import H3Transformer
 from model.dit.checkpoint import transformer_config_from_shapes
 from model.loading.files import ResidentFiles
 from model.loading.matching import Piece, match
-from model.loading.stored import OwnName, own_shapes, read_stored
 from model.shapes import check_rules
 from model.text_encoder.encoder import build_on_meta
 from model.text_encoder.layout import comfyui_name, config_from_shapes, module_name

@@ -84,8 +84,8 @@ def parse_marker(data: bytes, *, name: str, source: Path) -> Marker:
     return marker_from_fields(fields, name=name, source=source)
 
 
-def markers_from_metadata(metadata: Mapping[str, str], *, source: Path) -> dict[str, Marker]:
-    """Return module name to marker for a file that keeps them in its header; empty for any other.
+def metadata_layers(metadata: Mapping[str, str], *, source: Path) -> Mapping[str, Any]:
+    """Return module name to fields for a file that keeps its markers in its header; empty for any other.
 
     Raises CheckpointFileError.
     """
@@ -98,10 +98,7 @@ def markers_from_metadata(metadata: Mapping[str, str], *, source: Path) -> dict[
     layers = document.get("layers") if isinstance(document, dict) else None
     if not isinstance(layers, dict) or document.get("format_version", "1.0") != "1.0":
         raise CheckpointFileError(source, f"metadata {METADATA_KEY} is not of version 1.0 with its layers")
-    return {
-        module: marker_from_fields(fields, name=module + SUFFIX, source=source)
-        for module, fields in layers.items()
-    }
+    return layers
 
 
 def marker_from_fields(fields: Any, *, name: str, source: Path) -> Marker:

@@ -60,9 +60,11 @@ def stored_tensors(marker: Marker, *, shape: tuple[int, int]) -> Mapping[str, St
             }
 
 
-def misfit(marker: Marker, *, shape: tuple[int, int]) -> str | None:
+def misfit(marker: Marker, *, shape: tuple[int, int], is_embedding: bool) -> str | None:
     """Say why a weight of `shape` cannot be stored so, if it cannot."""
     columns = shape[1]
+    if is_embedding and marker.format is not QuantFormat.INT8:
+        return f"an embedding is decoded from {QuantFormat.INT8}, not from {marker.format}"
     if marker.group and columns % marker.group:
         return f"its convrot_groupsize {marker.group} does not divide the weight's {columns} columns"
     return None

@@ -193,7 +193,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "format of others": ({f"{QKV}.comfy_quant": b'{"format": "mxfp8"}'}, "mxfp8, which is not decoded"),
     "half a marker": ({f"{QKV}.comfy_quant": b'{"format": "nv'}, "no JSON text"),
     "zeros": ({f"{QKV}.comfy_quant": b"\0" * 19}, "19 bytes of zero, a hole"),
-    "long marker": ({f"{QKV}.comfy_quant": b" " * 5000}, "no short row of bytes"),
+    "long marker": ({f"{QKV}.comfy_quant": b" " * 5000}, "5,000 bytes; real ones have under 100"),
     "no marker": ({f"{QKV}.comfy_quant": None}, "nothing says how"),
     "no global scale": ({f"{QKV}.weight_scale_2": None}, "weight_scale_2 is missing"),
     "no weight": ({f"{QKV}.weight": None}, "no weight"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from model.errors import CheckpointFileError
-from model.quant.marker import METADATA_KEY, Marker, QuantFormat, markers_from_metadata, parse_marker
+from model.quant.marker import METADATA_KEY, Marker, QuantFormat, metadata_layers, parse_marker
 
 FILE = Path("some.safetensors")
 NAME = "blocks.0.attn.qkv_proj.comfy_quant"
@@ -88,10 +88,8 @@ def test_header_metadata_may_stand_for_the_markers() -> None:
     layers = {"blocks.0.mlp.fc1": {"format": "nvfp4"}}
     metadata = {METADATA_KEY: json.dumps({"format_version": "1.0", "layers": layers})}
 
-    assert markers_from_metadata(metadata, source=FILE) == {
-        "blocks.0.mlp.fc1": Marker(format=QuantFormat.NVFP4)
-    }
-    assert markers_from_metadata({"weights": "random"}, source=FILE) == {}
+    assert metadata_layers(metadata, source=FILE) == layers
+    assert metadata_layers({"weights": "random"}, source=FILE) == {}
     for odd in ("{", "[]", '{"format_version": "2.0", "layers": {}}'):
         with pytest.raises(CheckpointFileError, match=METADATA_KEY):
-            markers_from_metadata({METADATA_KEY: odd}, source=FILE)
+            metadata_layers({METADATA_KEY: odd}, source=FILE)
