@@ -5,7 +5,7 @@ hold a part of the password. So every part is checked here, and a refusal repeat
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
@@ -31,8 +31,8 @@ _TLS_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "ssl_cert_reqs": ("none", "optional", "required"),
     "ssl_check_hostname": ("true", "false"),
 }
-_SHOWN: Final = frozenset({"db", *_TLS_OPTIONS, "endpoint", "public_endpoint", "region", "addressing"})
-"""Options of Redis and S3 addresses that are no secrets."""
+_SHOWN: Final = frozenset({"db", *_TLS_OPTIONS})
+"""Options that are no secrets."""
 
 
 def show_address(url: str) -> str:
@@ -48,10 +48,11 @@ def show_address(url: str) -> str:
     return f"{host or 'localhost'}:{port or 6379}"
 
 
-def mask_secrets(url: str) -> str:
+def mask_secrets(url: str, *, harmless: Collection[str] = ()) -> str:
     """Return an address of any kind fit for output, also one that cannot be read; a folder stays as it is.
 
-    `***` stands for a password, and for the value of every option that is not known to be harmless.
+    `***` stands for a password, and for the value of every option that is neither known to be harmless here
+    nor named by who knows the address.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -63,13 +64,13 @@ def mask_secrets(url: str) -> str:
     user, colon, _ = login.partition(":")
     shown_login = f"{user}:***" if colon else "***" * bool(login)
     place, mark, query = place.partition("?")
-    options = "&".join(_shown_option(option) for option in query.split("&"))
+    options = "&".join(_shown_option(option, harmless) for option in query.split("&"))
     return f"{scheme}://{shown_login}{at}{place}{mark}{options}"
 
 
-def _shown_option(option: str) -> str:
+def _shown_option(option: str, harmless: Collection[str]) -> str:
     name, equals, _ = option.partition("=")
-    if name in _SHOWN or not option:
+    if name in _SHOWN or name in harmless or not option:
         return option
     return f"{name}=***" if equals else "***"
 

@@ -26,6 +26,7 @@ from client.terminal import PlainConsole, say
 from queue_schemas.errors import EXIT_INTERRUPTED, ErrorCode, SchemaError
 from queue_schemas.programs import typed
 from storage.errors import StorageError
+from storage.s3_address import OPTIONS
 
 if TYPE_CHECKING:
     from client.client import H3Client
@@ -64,7 +65,8 @@ class Session:
 
     def hint(self, words: str) -> str:
         """Return the command `h3 <words>` as it can be typed here, addresses included, no password shown."""
-        flags = (f"--{name} {shlex.quote(mask_secrets(value))}" for name, value in self.flags.items())
+        shown = {name: mask_secrets(value, harmless=OPTIONS) for name, value in self.flags.items()}
+        flags = (f"--{name} {shlex.quote(value)}" for name, value in shown.items())
         return " ".join([shlex.quote(typed("h3")), words, *flags])
 
     def emit(self, value: Mapping[str, Any]) -> None:

@@ -46,7 +46,7 @@ class S3Address:
 
     @property
     def url(self) -> str:
-        options = [(name, getattr(self, name)) for name in _OPTIONS]
+        options = [(name, getattr(self, name)) for name in OPTIONS]
         given = [(name, value) for name, value in options if value is not None]
         path = f"s3://{self.bucket}/{self.prefix}".rstrip("/")
         return f"{path}?{urlencode(given, safe=':/[]')}" if given else path
@@ -59,7 +59,8 @@ class S3Address:
         return object_name.removeprefix(f"{self.prefix}/" if self.prefix else "")
 
 
-_OPTIONS: Final = tuple(f.name for f in fields(S3Address) if f.name not in ("bucket", "prefix"))
+OPTIONS: Final = tuple(f.name for f in fields(S3Address) if f.name not in ("bucket", "prefix"))
+"""None of them is a secret."""
 
 
 def parse_s3_address(url: str) -> S3Address:
@@ -98,11 +99,11 @@ def _read_options(query: str) -> dict[str, str]:
     if len(options) != len(pairs):
         raise StorageAddressError("an option of this s3:// address is given twice")
     for name in options:
-        if name not in _OPTIONS:
+        if name not in OPTIONS:
             shown = f" {name!r}" if _OPTION.fullmatch(name) else ""
             raise StorageAddressError(
-                f"an s3:// address has no option{shown}{nearest_hint(name, _OPTIONS)};"
-                f" there are {', '.join(_OPTIONS)}"
+                f"an s3:// address has no option{shown}{nearest_hint(name, OPTIONS)};"
+                f" there are {', '.join(OPTIONS)}"
             )
     return options
 
