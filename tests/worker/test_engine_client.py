@@ -84,7 +84,7 @@ class FarClient(EngineClient):
 
 
 def test_an_engine_on_another_machine_is_told_as_such(engine_url: str, make_fields: MakeFields) -> None:
-    attempt = Attempt(run_id="ab", generation=1, number=1, fields=make_fields(), queue_wait_seconds=None)
+    attempt = Attempt(run_id="ab" * 16, generation=1, number=1, fields=make_fields(), queue_wait_seconds=None)
 
     with FarClient(EngineAddress(engine_url)) as far:
         prepare(attempt, engine=far, on_event=ignore, engine_seconds=5)

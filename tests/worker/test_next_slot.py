@@ -178,7 +178,9 @@ def test_the_wait_behind_another_job_is_in_no_total_of_a_record(
 
     def make(seed: int) -> BenchmarkRecord:
         fields = make_fields(prompt="hold", steps=1, seed=seed)
-        attempt = Attempt(run_id=f"{seed:02}", generation=1, number=1, fields=fields, queue_wait_seconds=None)
+        attempt = Attempt(
+            run_id=f"{seed:032x}", generation=1, number=1, fields=fields, queue_wait_seconds=None
+        )
         with EngineClient(EngineAddress(engine_url)) as client:
             prepare(attempt, engine=client, on_event=ignore, engine_seconds=5)
             make_film(attempt, engine=client, on_event=ignore, engine_seconds=5)
