@@ -34,9 +34,10 @@ TEMPORARY: Final = re.compile(r"\..+\.[0-9]+\.[0-9a-f]{16}\.tmp")
 
 
 class LocalStore:
-    """Artifacts below one folder, which the first write creates."""
+    """Artifacts below one folder, which the first write creates unless the store is known to exist."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, exists: bool = False) -> None:
+        self._exists = exists
         self.root = Path(os.path.realpath(root))  # the root itself may be a link; below it none may lead out
 
     @property
@@ -44,7 +45,7 @@ class LocalStore:
         return self.root.as_uri()
 
     def put_bytes(self, key: str, data: bytes) -> OutputFile:
-        write_whole(self._path(key), data)
+        write_whole(self._path(key), data, below=self._below)
         return OutputFile(name=key, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
     def put_file(self, key: str, source: Path) -> OutputFile:
@@ -57,7 +58,7 @@ class LocalStore:
                 sink.write(chunk)
 
         with source.open("rb") as stream, _translated("write", target):
-            with _temporary(target) as temporary:
+            with _temporary(target, below=self._below) as temporary:
                 _write_new(temporary, copy)
                 size = temporary.stat().st_size
                 temporary.replace(target)
@@ -69,7 +70,7 @@ class LocalStore:
         if os.path.lexists(target):
             return False
         with _translated("create", target):
-            with _temporary(target) as temporary:
+            with _temporary(target, below=self._below) as temporary:
                 _write_new(temporary, lambda sink: sink.write(data))
                 created = _link_exclusively(temporary, target)
             _sync_folder(target.parent)
@@ -80,9 +81,9 @@ class LocalStore:
         target = self._path(PROBE_KEY)
         with (
             _translated("create", target),
-            _temporary(target) as first,
-            _temporary(target) as second,
-            _temporary(target) as name,
+            _temporary(target, below=self._below) as first,
+            _temporary(target, below=self._below) as second,
+            _temporary(target, below=self._below) as name,
         ):
             _write_new(first, lambda sink: sink.write(b"1"))
             _write_new(second, lambda sink: sink.write(b"2"))
@@ -140,6 +141,10 @@ class LocalStore:
                             removed += 1
         return removed
 
+    @property
+    def _below(self) -> Path | None:
+        return self.root if self._exists else None
+
     def _path(self, key: str) -> Path:
         path = self.root / check_key(key)
         self._check_inside(path.parent, key=key)
@@ -175,19 +180,22 @@ class LocalStore:
                 yield f"{folder}/{name}" if folder else name
 
 
-def write_whole(target: Path, data: bytes) -> None:
-    """Write a file whole or not at all, making its folder. Raises StorageUnavailableError."""
+def write_whole(target: Path, data: bytes, *, below: Path | None = None) -> None:
+    """Write a file whole or not at all, making its folder; `below` is one that is not made.
+
+    Raises StorageUnavailableError.
+    """
     with _translated("write", target):
-        with _temporary(target) as temporary:
+        with _temporary(target, below=below) as temporary:
             _write_new(temporary, lambda sink: sink.write(data))
             temporary.replace(target)
         _sync_folder(target.parent)
 
 
 @contextmanager
-def _temporary(target: Path) -> Iterator[Path]:
+def _temporary(target: Path, *, below: Path | None = None) -> Iterator[Path]:
     """Yield a fresh hidden name beside `target`; nothing of it is left afterwards."""
-    _make_folder(target.parent)
+    _make_folder(target.parent, below=below)
     temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
@@ -214,10 +222,12 @@ def _link_exclusively(temporary: Path, target: Path) -> bool:
     return True
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: Path, *, below: Path | None) -> None:
     if folder.is_dir():
         return
-    _make_folder(folder.parent)
+    if folder == below:
+        raise FileNotFoundError(errno.ENOENT, "this folder is gone: mount it again or bring it back")
+    _make_folder(folder.parent, below=below)
     folder.mkdir(exist_ok=True)
     _sync_folder(folder.parent)
 

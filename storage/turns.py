@@ -5,34 +5,24 @@ lives, can still overwrite. Leases make that unlikely; only a store that decides
 Knows no queue: whoever opens the store brings the lock.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
-from queue_schemas.benchmark import OutputFile
 from storage.base import ArtifactStore
 from storage.errors import StorageUnavailableError
+from storage.wrapped import WrappedStore
 
 Turn = Callable[[str], AbstractContextManager[bool]]
 """The lock of one key, shared by all who write it; False inside the block when it could not be had."""
 
 
-class TurnTakingStore:
+class TurnTakingStore(WrappedStore):
     """Another store, whose `put_if_absent` looks and writes under a lock."""
 
     def __init__(self, store: ArtifactStore, turn: Turn) -> None:
-        self._store, self._turn = store, turn
-
-    @property
-    def url(self) -> str:
-        return self._store.url
-
-    def put_bytes(self, key: str, data: bytes) -> OutputFile:
-        return self._store.put_bytes(key, data)
-
-    def put_file(self, key: str, source: Path) -> OutputFile:
-        return self._store.put_file(key, source)
+        super().__init__(store)
+        self._turn = turn
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """As the protocol says, among those who take turns; raises what the lock raises, too."""
@@ -45,27 +35,6 @@ class TurnTakingStore:
 
     def conditional_writes(self) -> bool:
         return False
-
-    def read_bytes(self, key: str, *, limit_bytes: int) -> bytes | None:
-        return self._store.read_bytes(key, limit_bytes=limit_bytes)
-
-    def open(self, key: str) -> BinaryIO:
-        return self._store.open(key)
-
-    def list(self, prefix: str) -> Iterator[str]:
-        return self._store.list(prefix)
-
-    def names(self, prefix: str) -> Iterator[str]:
-        return self._store.names(prefix)
-
-    def folders(self, prefix: str) -> Iterator[str]:
-        return self._store.folders(prefix)
-
-    def locate(self, key: str) -> str:
-        return self._store.locate(key)
-
-    def remove_abandoned(self, *, older_than_seconds: float) -> int:
-        return self._store.remove_abandoned(older_than_seconds=older_than_seconds)
 
 
 _ANY_BYTES: Final = 16 * 1024 * 1024

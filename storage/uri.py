@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from storage.base import ArtifactStore
 from storage.errors import StorageAddressError
+from storage.known import KnownStore
 from storage.local import LocalStore
 from storage.s3_address import parse_s3_address
 
@@ -23,6 +24,15 @@ _FAULTS: Final = {
     errno.ELOOP: "passes a link that leads to itself",
 }
 _ANY_FORM = "give a folder, file:///folder or s3://bucket/prefix"
+
+
+def open_known_store(url: str, *, identity: str) -> ArtifactStore:
+    """Return the store with this id; while another or none lies at `url` it is away, and is not made anew.
+
+    Raises StorageAddressError.
+    """
+    store = LocalStore(folder_of(url), exists=True) if _scheme(url) != "s3" else open_store(url)
+    return KnownStore(store, identity)
 
 
 def open_store(url: str) -> ArtifactStore:

@@ -37,7 +37,7 @@ from storage.errors import StorageError
 from worker.ending import FailedAttempt, end_failed_attempt
 from worker.leasing import LeaseTimes
 from worker.summaries import Summaries
-from worker.turns import decides_by_itself, open_fleet_store
+from worker.turns import decides_by_itself, fleet_store_id, open_fleet_store
 
 log = logging.getLogger(__name__)
 
@@ -164,8 +164,9 @@ def run_janitor(
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    takes_turns = not decides_by_itself(storage_url)
-    store = open_fleet_store(storage_url, connection, fleet=fleet, takes_turns=takes_turns)
+    store_id = fleet_store_id(storage_url, connection, fleet=fleet)
+    takes_turns = not decides_by_itself(storage_url, store_id=store_id)
+    store = open_fleet_store(storage_url, connection, fleet=fleet, store_id=store_id, takes_turns=takes_turns)
     janitor = Janitor(connection, store, fleet=fleet, times=times)
     with queue_errors(connection):
         while not ended.is_set():

@@ -28,7 +28,8 @@ from queue_schemas.nodes import EngineState, NodeCard
 from queue_schemas.results import EngineReady
 from storage.base import ArtifactStore
 from storage.errors import StorageError, StorageUnavailableError
-from storage.identity import store_identity
+from storage.identity import read_identity, store_identity
+from storage.known import missing_store
 from worker.attempt import utc_now
 from worker.errors import NodeStartError
 from worker.machine import host_name, package_versions
@@ -63,21 +64,26 @@ class Membership:
         Raises NodeStartError, QueueUnavailableError.
         """
         try:
-            self.store_id = store_identity(self.store)
             fleets = fleet_store(self.connection, fleet=self.fleet)
-            if fleets is not None:
+            if fleets is None:
+                self.store_id = store_identity(self.store)
+            else:  # nothing is made where the fleet's store may only be away
+                self.store_id = read_identity(self.store) or ""
                 self._compare_store(fleets)
             self.store.conditional_writes()
         except (StorageError, BrokerError) as error:
             raise self._refusal(error) from None
 
     def _compare_store(self, fleets: StoreAgreement) -> None:
+        if not self.store_id and fleets.url == self.store.url:
+            raise NodeStartError(missing_store(fleets.url, found=None, wanted=fleets.store_id))
         if fleets.store_id != self.store_id:
+            own = f"store {self.store_id[:8]}" if self.store_id else "no store yet"
             raise NodeStartError(
                 f"the fleet {self.fleet!r} keeps its films in {fleets.url} (store {fleets.store_id[:8]},"
-                f" fixed by node {fleets.node}), and this node would write to {self.store.url} (store"
-                f" {self.store_id[:8]}); set H3_STORAGE_URL / --storage to that store, use another --fleet,"
-                f" or, to move the fleet, stop its nodes and: h3-worker forget --store --fleet {self.fleet}",
+                f" fixed by node {fleets.node}), and this node would write to {self.store.url} ({own}); set"
+                " H3_STORAGE_URL / --storage to that store, use another --fleet, or, to move the fleet, stop"
+                f" its nodes and: h3-worker forget --store --fleet {self.fleet}",
                 exit_code=EXIT_REFUSED,
             )
 

@@ -37,7 +37,7 @@ from worker.errors import (
 )
 from worker.leasing import LeaseTimes
 from worker.relay import ProgressRelay
-from worker.slot import Slot, give_back
+from worker.slot import Slot
 from worker.spool import Spool
 from worker.storing import until_stored
 from worker.turns import open_fleet_store
@@ -64,6 +64,8 @@ class TaskContext:
 
     engine: EngineAddress
     storage_url: str
+    store_id: str
+    """What `store.json` must say there: anything else is a store that is away."""
     fleet: str
     offers: tuple[str, ...] = ()
     """What needs this node satisfies: `checkpoint:NAME`, `attention:NAME` for each backend, `node:NAME`."""
@@ -122,14 +124,18 @@ def generate(
         error = job_error(_named(caught))
         raise AttemptFailedError(error, counts=error.code not in _OTHERS, files=attempt.files) from None
     finally:
-        give_back(context.engine, attempt.slot)  # of a run that had ended already, or was refused
+        attempt.release_slot(context.engine)  # of a run that had ended already, or was refused
     return _outcome(manifest)
 
 
 def open_task_store(context: TaskContext, connection: redis.Redis) -> ArtifactStore:
     """Return the store that the context names."""
     return open_fleet_store(
-        context.storage_url, connection, fleet=context.fleet, takes_turns=context.takes_turns
+        context.storage_url,
+        connection,
+        fleet=context.fleet,
+        store_id=context.store_id,
+        takes_turns=context.takes_turns,
     )
 
 
@@ -154,16 +160,11 @@ def check_lease(connection: redis.Redis, lease: Lease, *, times: LeaseTimes) -> 
 
 def _look(attempt: Attempt, *, context: TaskContext, store: ArtifactStore) -> Manifest | None:
     """Return how the run has ended, if it has; a store that is away is waited for, without the slot."""
-
-    def release() -> None:
-        give_back(context.engine, attempt.slot)
-        attempt.slot = None
-
     return until_stored(
         lambda: read_manifest(store, attempt.run_id, attempt.generation),
         seconds=context.times.storage_seconds,
         what=f"job {attempt.run_id}",
-        on_wait=release,
+        on_wait=lambda: attempt.release_slot(context.engine),
     )
 
 
@@ -202,8 +203,7 @@ def _run(attempt: Attempt, *, context: TaskContext, relay: ProgressRelay, store:
         if film is None:
             film = make_film(attempt, engine=engine, on_event=relay, engine_seconds=seconds)
         else:
-            give_back(context.engine, attempt.slot)
-            attempt.slot = None
+            attempt.release_slot(context.engine)
             attempt.result = film.made_by.result
             note(attempt, f"made by attempt {film.made_by.attempt} of this run, which could not store it")
     patience = context.times.storage_seconds

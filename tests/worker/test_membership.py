@@ -283,3 +283,19 @@ def test_an_embedded_queue_takes_the_usual_port_only_when_it_is_free(
 
     assert first_url == f"redis://127.0.0.1:{free_port}/0"
     assert len({first_url, second_url, third_url}) == 3
+
+
+def test_a_node_does_not_begin_the_fleets_store_anew_where_it_is_away(
+    redis_connection: redis.Redis, tmp_path: Path
+) -> None:
+    place = tmp_path / "store"
+    agree_on_store(redis_connection, StoreAgreement(node="a", store_id="1" * 32, url=place.as_uri()))
+    member = Membership(
+        connection=redis_connection, fleet="h3", store=LocalStore(place), pullers=1, engine_url=""
+    )
+
+    with pytest.raises(NodeStartError, match="the store 11111111 is not there: mount it again") as caught:
+        member.check_store()
+
+    assert caught.value.exit_code == 3
+    assert not place.exists()

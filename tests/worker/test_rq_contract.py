@@ -28,6 +28,8 @@ from broker.states import read_states
 from broker.submit import QueuedRun, submit_runs
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError, JobStatus
+from storage.identity import store_identity
+from storage.local import LocalStore
 from worker.engine_client import EngineAddress
 from worker.entries import FleetQueue, GenerateEntry
 from worker.errors import (
@@ -49,6 +51,7 @@ OVERRIDDEN = [
 CONTEXT = TaskContext(
     engine=EngineAddress("http://127.0.0.1:1"),
     storage_url="/proc/no-store-here",
+    store_id="0" * 32,
     fleet="h3",
     times=LeaseTimes(beat_seconds=0.05, patience_seconds=0.5),
 )
@@ -93,7 +96,8 @@ def test_an_overridden_property_is_one_in_rq_too(name: str) -> None:
 
 @pytest.fixture
 def puller(redis_connection: redis.Redis, tmp_path: Path) -> Puller:
-    context = replace(CONTEXT, storage_url=str(tmp_path / "store"))
+    place = tmp_path / "store"
+    context = replace(CONTEXT, storage_url=str(place), store_id=store_identity(LocalStore(place)))
     return make_puller(redis_connection, context=context, name="test")
 
 

@@ -1,6 +1,6 @@
 """The store goes away and comes back: a film that is made is kept and stored, never made again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +15,36 @@ from broker import keys
 from broker.cancel import CancelOutcome, cancel_runs
 from queue_schemas.benchmark import BenchmarkRecord
 from queue_schemas.events import JobStatus
+from storage.identity import StoreIdentity, store_identity
+from storage.layout import STORE_KEY
+from storage.uri import open_store
+
+
+def moved(place: Path) -> None:
+    """Nothing is left of the folder."""
+
+
+def unmounted(place: Path) -> None:
+    place.mkdir()
+
+
+def replaced(place: Path) -> None:
+    place.write_text("in the way")
 
 
 @contextmanager
-def store_away(fleet: Fleet) -> Iterator[None]:
-    """The folder is gone, with a file in its place, inside the block."""
+def store_away(fleet: Fleet, leave: Callable[[Path], object] = replaced) -> Iterator[None]:
+    """The folder is gone inside the block; nothing is written where it was."""
     elsewhere = fleet.store.with_name("elsewhere")
     fleet.store.rename(elsewhere)
-    fleet.store.write_text("in the way")
+    leave(fleet.store)
     yield
-    fleet.store.unlink()
+    if fleet.store.is_file():
+        fleet.store.unlink()
+    elif fleet.store.exists():
+        fleet.store.rmdir()  # nobody wrote to it
+    else:
+        assert leave is moved
     elsewhere.rename(fleet.store)
 
 
@@ -35,11 +55,13 @@ def output_root(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def film_waiting(fleet: Fleet, pipeline: FakePipeline, output_root: Path) -> Iterator[tuple[str, Path]]:
+def film_waiting(
+    fleet: Fleet, pipeline: FakePipeline, output_root: Path, leave: Callable[[Path], object] = replaced
+) -> Iterator[tuple[str, Path]]:
     """The id of a run that was made while the store is away, as it is inside the block, and its film."""
     run_id = fleet.submit(prompt="hold")
     wait_until(pipeline.in_step.is_set, what="the job is in a step")
-    with store_away(fleet):
+    with store_away(fleet, leave):
         pipeline.release.set()
         film = output_root / "spool" / f"{run_id}-1" / "video.mp4"
         wait_until(film.exists, what="the film is kept")
@@ -59,11 +81,12 @@ def lease_end(fleet: Fleet, run_id: str) -> float:
 
 
 @pytest.mark.usefixtures("janitor")
+@pytest.mark.parametrize("leave", [moved, unmounted, replaced])
 def test_a_film_is_stored_when_its_store_is_back_and_is_not_made_again(
-    fleet: Fleet, pipeline: FakePipeline, output_root: Path
+    fleet: Fleet, pipeline: FakePipeline, output_root: Path, leave: Callable[[Path], object]
 ) -> None:
     with fleet.pulling():
-        with film_waiting(fleet, pipeline, output_root) as (run_id, _):
+        with film_waiting(fleet, pipeline, output_root, leave) as (run_id, _):
             waiting = fleet.submit(seed=8)
             wait_until(lambda: fleet.status(waiting) is JobStatus.QUEUED, what="the next one waits")
 
@@ -103,6 +126,10 @@ def test_a_service_that_ends_costs_neither_films_nor_attempts(
     fleet: Fleet, own_s3: OwnS3, pipeline: FakePipeline
 ) -> None:
     fleet = replace(fleet, settings=replace(fleet.settings, storage_url=own_s3.url))
+    store = open_store(own_s3.url)
+    same = (
+        StoreIdentity(store=store_identity(store)).model_dump_json().encode()
+    )
     with fleet.watched(), fleet.pulling():
         made = fleet.submit(prompt="hold")
         wait_until(pipeline.in_step.is_set, what="the job is in a step")
@@ -110,6 +137,7 @@ def test_a_service_that_ends_costs_neither_films_nor_attempts(
         pipeline.release.set()
         wait_until(lambda: pipeline.steps_run == 3, what="the film is made")
         own_s3.start()
+        store.put_bytes(STORE_KEY, same)
         fleet.wait(made, seconds=60)
 
         own_s3.kill()
@@ -119,6 +147,7 @@ def test_a_service_that_ends_costs_neither_films_nor_attempts(
         wait_until(lambda: lease_end(fleet, begun) > first_end + 3.0, what="two leases have passed")
         assert (fleet.status(begun), fleet.status(behind)) == (JobStatus.RUNNING, JobStatus.QUEUED)
         own_s3.start()
+        store.put_bytes(STORE_KEY, same)
         for run_id in (begun, behind):
             fleet.wait(run_id, seconds=60)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import redis
 
+from broker.agreements import StoreAgreement, agree_on_store
 from broker.turns import turns
 from storage.base import ArtifactStore
 from storage.errors import StorageUnavailableError
-from storage.local import LocalStore
 from storage.turns import TurnTakingStore
-from worker.turns import decides_by_itself, open_fleet_store
+from worker.turns import decides_by_itself, fleet_store_id, open_fleet_store
 
 
 def winners(create: Callable[[bytes], bool]) -> list[bytes]:
@@ -42,13 +42,30 @@ def test_of_many_that_create_one_key_by_turns_one_wins(
 def test_a_folder_decides_by_itself_and_is_used_as_it_is(
     redis_connection: redis.Redis, tmp_path: Path
 ) -> None:
-    assert decides_by_itself(str(tmp_path))
+    place, store_id = str(tmp_path), fleet_store_id(str(tmp_path), redis_connection, fleet="h3")
+    assert decides_by_itself(place, store_id=store_id)
 
-    store = open_fleet_store(str(tmp_path), redis_connection, fleet="h3", takes_turns=False)
-    by_turns = open_fleet_store(str(tmp_path), redis_connection, fleet="h3", takes_turns=True)
+    store, by_turns = (
+        open_fleet_store(place, redis_connection, fleet="h3", store_id=store_id, takes_turns=takes_turns)
+        for takes_turns in (False, True)
+    )
 
-    assert isinstance(store, LocalStore)
+    assert not isinstance(store, TurnTakingStore)
     assert isinstance(by_turns, TurnTakingStore)
+
+
+def test_the_store_that_a_fleet_has_fixed_is_not_begun_anew(
+    redis_connection: redis.Redis, tmp_path: Path
+) -> None:
+    place = tmp_path / "store"
+    agree_on_store(redis_connection, StoreAgreement(node="a", store_id="1" * 32, url=place.as_uri()))
+
+    store_id = fleet_store_id(str(place), redis_connection, fleet="h3")
+
+    assert store_id == "1" * 32
+    with pytest.raises(StorageUnavailableError, match="has no store"):
+        decides_by_itself(str(place), store_id=store_id)
+    assert not place.exists()
 
 
 def test_one_who_takes_turns_is_the_store_in_everything_else(
