@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from queue_schemas.command_lines import number_option
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
 from queue_schemas.runs import Priority
 from storage.uri import DEFAULT_STORAGE_URL
@@ -30,20 +31,20 @@ Fleet = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one compact JSON line, also on a terminal.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 
-Width = Annotated[int | None, typer.Option("--width", help="Pixels, a multiple of 32 [960].")]
-Height = Annotated[int | None, typer.Option("--height", help="Pixels, a multiple of 32 [544].")]
-Frames = Annotated[int | None, typer.Option("--frames", help="17n + 5 at 24 per second, 5 to 362 [124].")]
+Width = Annotated[int | None, number_option("--width", help="Pixels, a multiple of 32 [960].")]
+Height = Annotated[int | None, number_option("--height", help="Pixels, a multiple of 32 [544].")]
+Frames = Annotated[int | None, number_option("--frames", help="17n + 5 at 24 per second, 5 to 362 [124].")]
 Seconds = Annotated[
     float | None, typer.Option("--seconds", help="Instead of --frames: the shortest film of that length.")
 ]
-Steps = Annotated[int | None, typer.Option("--steps", help="Model evaluations, 1 to 100 [20].")]
-Seed = Annotated[int | None, typer.Option("--seed", help="0 to 2^63-1; drawn when left out.")]
+Steps = Annotated[int | None, number_option("--steps", help="Model evaluations, 1 to 100 [20].")]
+Seed = Annotated[int | None, number_option("--seed", help="0 to 2^63-1; drawn when left out.")]
 ConventionsOption = Annotated[str | None, typer.Option("--conventions", help="comfyui or diffusers.")]
 SamplerOption = Annotated[str | None, typer.Option("--sampler", help="euler or res_multistep.")]
 ScheduleOption = Annotated[str | None, typer.Option("--schedule", help="simple or linear.")]
 Attention = Annotated[str | None, typer.Option("--attention", help="auto or a backend's name.")]
 VaeDtypeOption = Annotated[str | None, typer.Option("--vae-dtype", help="float16 or float32.")]
-VaeTileSize = Annotated[int | None, typer.Option("--vae-tile-size", help="Pixels; exact only at 256.")]
+VaeTileSize = Annotated[int | None, number_option("--vae-tile-size", help="Pixels; exact only at 256.")]
 Checkpoint = Annotated[
     str | None, typer.Option("--checkpoint", help="Resident set; default the only one that is served.")
 ]

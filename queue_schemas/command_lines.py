@@ -7,10 +7,13 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import typer
 
+from queue_schemas import limits
 from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, ErrorCode
+from queue_schemas.text import shortened
 
 # typer may bring a click of its own, so the base of its usage errors has no public name.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -48,6 +51,19 @@ def run_command_line(
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write(f"{interrupted}\n")
         return EXIT_INTERRUPTED
+
+
+def number_option(*names: str, help: str) -> Any:
+    """Return a typer option for a whole number that is written in digits: none of `7_0`, ` 7`, `1.0`, `٧`."""
+    return typer.Option(*names, help=help, metavar="NUMBER", parser=_whole_number)
+
+
+def _whole_number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise typer.BadParameter(f"{shortened(text, 40)!r} is no whole number; write it in digits")
+    if len(text) > limits.NUMBER_CHARACTERS:
+        raise typer.BadParameter(f"{len(text):,} digits; at most {limits.NUMBER_CHARACTERS} are read")
+    return int(text)
 
 
 def first_sentence(function: Callable[..., object]) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from client.settings import ClientSettings
-from queue_schemas.command_lines import run_command_line
+from queue_schemas.command_lines import number_option, run_command_line
 from queue_schemas.jobs import ConventionsName, VaeDtype
 from worker.command import Output, reported, settings_with, tell
 from worker.preview import preview_film
@@ -27,14 +27,14 @@ def preview(
     *,
     prompt: Annotated[str, typer.Option(help="What the film shows and sounds like; 1 to 7,000 characters")],
     width: Annotated[
-        int | None, typer.Option(help="Pixels, a multiple of 32 [960x544; h3-tiny 256x160]")
+        int | None, number_option(help="Pixels, a multiple of 32 [960x544; h3-tiny 256x160]")
     ] = None,
     height: Annotated[
-        int | None, typer.Option(help="Pixels, a multiple of 32 [960x544; h3-tiny 256x160]")
+        int | None, number_option(help="Pixels, a multiple of 32 [960x544; h3-tiny 256x160]")
     ] = None,
-    frames: Annotated[int | None, typer.Option(help="17n + 5 frames at 24 fps [124; h3-tiny 22]")] = None,
-    steps: Annotated[int | None, typer.Option(help="Model evaluations [20; h3-tiny 8]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Drawn, and told, when left out")] = None,
+    frames: Annotated[int | None, number_option(help="17n + 5 frames at 24 fps [124; h3-tiny 22]")] = None,
+    steps: Annotated[int | None, number_option(help="Model evaluations [20; h3-tiny 8]")] = None,
+    seed: Annotated[int | None, number_option(help="Drawn, and told, when left out")] = None,
     output: Annotated[Path, typer.Option(help="The mp4 to write")] = Path("outputs/preview.mp4"),
     models_dir: Annotated[Path | None, typer.Option(help="ComfyUI models folder [H3_MODELS_DIR]")] = None,
     checkpoint: Annotated[
@@ -55,7 +55,7 @@ def preview(
     ] = None,
     vae_dtype: Annotated[VaeDtype | None, typer.Option(help="Of the video VAE [H3_VAE_DTYPE]")] = None,
     vae_tile_size: Annotated[
-        int | None, typer.Option(help="Pixels; only 256 is exact [H3_VAE_TILE_SIZE]")
+        int | None, number_option(help="Pixels; only 256 is exact [H3_VAE_TILE_SIZE]")
     ] = None,
     conventions: Annotated[ConventionsName | None, typer.Option(help="Whose numbers")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; chosen when left out")] = None,
