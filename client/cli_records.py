@@ -21,10 +21,11 @@ def collect(
     session: Session,
     *,
     csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Table to write; - is standard output.")
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="Table to write, its folders too; - is standard output."),
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="JSON list to write.")
+        Path | None, typer.Option("--json", metavar="FILE", help="JSON list to write, its folders too.")
     ] = None,
     sweep: Annotated[
         str | None, typer.Option("--sweep", metavar="ID", help="Only the runs of that sweep.")

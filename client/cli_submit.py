@@ -61,7 +61,10 @@ def sweep(
     how: Mapping[str, Any],
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="A sweep file: YAML or JSON with prompts, seeds, axes."),
+        typer.Argument(
+            metavar="[FILE]",
+            help="A sweep file: YAML or JSON with prompts, seeds, axes; its fields: docs/sweeps.md.",
+        ),
     ] = None,
     prompts: Annotated[
         Path | None,
@@ -72,7 +75,8 @@ def sweep(
         typer.Option(
             "--seeds",
             metavar="N|S,S,...",
-            help="How many to draw (4), or the seeds themselves (1,2,3; a single one as 51,) [1].",
+            help="How many to draw, others each time (4; one when left out), or the seeds themselves (1,2,3;"
+            " a single one as 51,).",
         ),
     ] = None,
     resume: Annotated[
@@ -90,6 +94,7 @@ def sweep(
     """Queue every prompt with every seed (or a sweep file, or the rest of a sweep) and follow them all.
 
     Drawn seeds are the same for every prompt. With --seed they are that seed and others that follow from it.
+    A count of seeds in a sweep file draws nothing: the same file always gives the same runs.
     """
     if on_done is not None and not follow:
         raise SweepInputError("--on-done needs --follow: nobody would see the end")

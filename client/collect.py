@@ -59,14 +59,18 @@ def records_in(store: ArtifactStore, *, sweep_id: str | None = None) -> Iterator
     """
     asked_in = _Sweeps(store, only=sweep_id)
     yield from asked_in.problems
+    newest = dict[str, int]()
     if sweep_id is None:
         ended, problems = _ended_runs(store)
+        newest = dict(sorted(ended))
         yield from problems
         manifests = (_manifest(store, run_id, generation) for run_id, generation in sorted(ended))
     else:
         manifests = (_manifest(store, run_id, None) for run_id in asked_in.labels)
     for manifest in manifests:
         if isinstance(manifest, Manifest):
+            if _is_superseded(manifest, newest):
+                continue
             yield _collected(store, manifest, asked_in)
         elif manifest is not None:
             yield manifest
@@ -169,6 +173,12 @@ def _manifest(store: ArtifactStore, run_id: str, generation: int | None) -> Mani
         return read_manifest(store, run_id, generation)
     except (DamagedArtifactError, StorageAddressError) as error:  # a sweep may name a run that cannot exist
         return str(error)
+
+
+def _is_superseded(manifest: Manifest, newest: Mapping[str, int]) -> bool:
+    """Say whether a generation was cancelled before it ran, and a later one has ended."""
+    never_ran = manifest.status is JobStatus.CANCELLED and "benchmark" not in manifest.files
+    return never_ran and manifest.generation < newest.get(manifest.run_id, 0)
 
 
 def _collected(store: ArtifactStore, manifest: Manifest, asked_in: "_Sweeps") -> Collected | str:

@@ -39,12 +39,42 @@ Seconds = Annotated[
 ]
 Steps = Annotated[int | None, number_option("--steps", help="Model evaluations, 1 to 100 [20].")]
 Seed = Annotated[int | None, number_option("--seed", help="0 to 2^63-1; drawn when left out.")]
-ConventionsOption = Annotated[str | None, typer.Option("--conventions", help="comfyui or diffusers.")]
-SamplerOption = Annotated[str | None, typer.Option("--sampler", help="euler or res_multistep.")]
-ScheduleOption = Annotated[str | None, typer.Option("--schedule", help="simple or linear.")]
-Attention = Annotated[str | None, typer.Option("--attention", help="auto or a backend's name.")]
-VaeDtypeOption = Annotated[str | None, typer.Option("--vae-dtype", help="float16 or float32.")]
-VaeTileSize = Annotated[int | None, number_option("--vae-tile-size", help="Pixels; exact only at 256.")]
+ConventionsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--conventions",
+        help="Whose way where the two differ, as in the schedule: comfyui or diffusers [comfyui].",
+    ),
+]
+SamplerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sampler",
+        help="How a step moves the latents: euler or res_multistep, second order, at the same cost [euler].",
+    ),
+]
+ScheduleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule",
+        help="Which noise levels the steps visit: simple or linear [that of --conventions].",
+    ),
+]
+Attention = Annotated[
+    str | None, typer.Option("--attention", help="auto, or a backend that the node has (h3 nodes) [auto].")
+]
+VaeDtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--vae-dtype", help="Of the video decoder: float16, or float32 for exact diagnostics [float16]."
+    ),
+]
+VaeTileSize = Annotated[
+    int | None,
+    number_option(
+        "--vae-tile-size", help="Pixels; only 256 decodes exactly, others for memory's sake [256]."
+    ),
+]
 Checkpoint = Annotated[
     str | None, typer.Option("--checkpoint", help="Resident set; default the only one that is served.")
 ]

@@ -13,6 +13,7 @@ from client.client import H3Client
 from client.collect import Collected, collect_files, records_in
 from client.errors import CollectTargetError, UnknownRunError
 from queue_schemas.benchmark import BenchmarkRecord
+from queue_schemas.events import JobStatus
 from queue_schemas.jobs import build_job
 from queue_schemas.results import Manifest
 from storage.layout import attempt_prefix, manifest_key
@@ -61,6 +62,21 @@ def test_every_manifests_record_is_collected_in_order_of_run_and_generation(
     expected = sorted([*expected, (build_job(make_job(seed=8)).job_id, 1)])
     assert [(f.record.run_id, f.record.generation) for f in found] == expected
     assert sorted(str(f.record.status) for f in found) == ["failed", "succeeded", "succeeded"]
+
+
+def test_a_cancelled_generation_that_was_remade_is_no_problem(
+    store: LocalStore, make_job: MakeJob, end_run: EndRun
+) -> None:
+    manifest = end_run(store, make_job(), generation=2)
+    cancelled = manifest.model_copy(update={"generation": 1, "status": JobStatus.CANCELLED, "files": {}})
+    lonely = cancelled.model_copy(update={"run_id": "lonely"})
+    for each in (cancelled, lonely):
+        store.put_bytes(manifest_key(each.run_id, 1), each.model_dump_json().encode())
+
+    found, problems = split(store)
+
+    assert [f.record.generation for f in found] == [2]
+    assert problems == ["run lonely, generation 1: cancelled before it ran"]
 
 
 def test_only_the_attempt_that_a_manifest_names_counts(
