@@ -52,7 +52,7 @@ def reported(output: Output | None = None, *, level: int = logging.INFO) -> Iter
     shown.setLevel(level)  # of what is shown; the logs of attempts and of the engine hold more
     form = "%(asctime)s %(name)s: %(message)s"
     logging.basicConfig(handlers=[shown], format=form, level=min(level, logging.INFO))
-    for noisy in ("urllib3", "uvicorn.error", "rq"):
+    for noisy in ("urllib3", "uvicorn.error", "rq", "botocore", "boto3", "s3transfer"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
     hang_up_as_terminate()
     try:
