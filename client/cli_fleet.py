@@ -49,7 +49,12 @@ def doctor(session: Session) -> int:
     return EXIT_NO if faults else EXIT_OK
 
 
-@command(app, example="h3 demo --fresh", without=["redis", "fleet"])
+DemoFolder = Annotated[
+    str | None, typer.Option("--storage", metavar="FOLDER", help="Where films are left [outputs/demo].")
+]
+
+
+@command(app, example="h3 demo --fresh", without=["redis", "fleet"], storage=DemoFolder)
 def demo(
     session: Session,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove the demo's earlier films first.")] = False,

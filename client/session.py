@@ -109,14 +109,16 @@ def command(
     job_options: bool = False,
     how_options: bool = False,
     without: Sequence[str] = (),
+    storage: Any = COMMON_OPTIONS["storage"][0],
 ) -> Callable[[Command], Command]:
     """Register `function(session, [fields, how], ...) -> exit code`, with the common options added.
 
     With `job_options` the options that were given arrive as the mapping `fields`, with `how_options` the
     way of submitting as `how`. The common options in `without` are none of this command's; `--json` before
-    its name still asks for a line.
+    its name still asks for a line. `storage` is `--storage` as this command means it.
     """
-    common_options = {name: option for name, option in COMMON_OPTIONS.items() if name not in without}
+    spelled = {**COMMON_OPTIONS, "storage": (storage, None)}
+    common_options = {name: option for name, option in spelled.items() if name not in without}
 
     def register(function: Command) -> Command:
         own = list(inspect.signature(function).parameters.values())[1 + job_options + how_options :]

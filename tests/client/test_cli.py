@@ -102,6 +102,14 @@ def test_every_help_ends_with_an_example_that_can_be_pasted(h3: RunH3, command: 
     assert last.startswith(f"Example: h3 {command}")
 
 
+def test_the_demo_tells_its_own_default_folder(h3: RunH3) -> None:
+    said = h3("demo", "--help").stdout
+
+    assert "[outputs/demo]" in said
+    assert "s3://" not in said
+    assert "H3_STORAGE_URL" not in said
+
+
 def test_without_arguments_the_help_is_shown(h3: RunH3) -> None:
     assert "Usage: " in h3().stdout + h3().stderr
 
