@@ -5,6 +5,7 @@ instead of silence. When loading fails the process ends with the loader's error.
 """
 
 import asyncio
+import errno
 import logging
 import math
 import signal
@@ -51,6 +52,8 @@ def serve(
 
     Raises SettingsError, PortTakenError, and whatever `load` raised.
     """
+    if not host:
+        raise SettingsError("--host is empty; name an address of this machine, such as 127.0.0.1")
     doors = Doors(host=host, api_token=api_token)
     if not doors.on_loopback and not api_token:
         raise SettingsError(
@@ -88,11 +91,15 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind((host, port))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         listener.close()
+        if isinstance(error, socket.gaierror | UnicodeError) or error.errno == errno.EADDRNOTAVAIL:
+            raise SettingsError(
+                f"--host {host!r} is no address of this machine; name one that is, such as 127.0.0.1"
+            ) from None
+        taken = "stop what listens there, or " if error.errno == errno.EADDRINUSE else ""
         raise PortTakenError(
-            f"cannot listen on {host}:{port} ({error.strerror}); "
-            "stop what listens there, or set H3_PORT / --port"
+            f"cannot listen on {host}:{port} ({error.strerror}); {taken}set H3_PORT / --port"
         ) from None
     return listener
 

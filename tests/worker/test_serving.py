@@ -1,6 +1,7 @@
 """The engine's process: how it ends, by its loader's failure or by a signal."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +13,8 @@ import httpx
 import pytest
 
 from worker.engine_client import EngineAddress, EngineClient
+from worker.errors import SettingsError
+from worker.serving import PortTakenError, serve
 
 PROGRAM = """
 import typer
@@ -53,6 +56,20 @@ def test_a_loader_that_fails_ends_the_process_with_one_sentence(
 
     assert done.returncode == code
     assert sentence in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("host", ["nope.invalid", "a..b", "192.0.2.1", "::ffff:192.0.2.1", ""])
+def test_a_host_that_is_not_this_machine_is_refused_with_advice_about_it(free_port: int, host: str) -> None:
+    with pytest.raises(SettingsError, match=r"--host .*name .* such as 127\.0\.0\.1"):
+        serve(lambda tell: pytest.fail("loaded"), host=host, port=free_port, api_token="a-token")
+
+
+def test_a_port_that_is_taken_is_told_with_what_can_be_done() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(PortTakenError, match=rf":{port} .*; stop what listens there, or set H3_PORT"):
+            serve(lambda tell: pytest.fail("loaded"), host="127.0.0.1", port=port, api_token=None)
 
 
 SLOW_JOB = """
