@@ -198,6 +198,9 @@ class Puller(Worker):
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         """Log what ended the job; rq's own puts the arguments, prompt included, into the log record."""
         self._ended_with = exc_info[1]
+        if isinstance(exc_info[1], RunCancelledError):
+            log.info("entry %s: cancelled", job.id)
+            return
         log.error("entry %s failed: %s: %.500s", job.id, getattr(exc_info[0], "__name__", "?"), exc_info[1])
 
     def handle_job_success(
