@@ -25,10 +25,10 @@ from queue_schemas.results import EngineReady, GenerateResult, Manifest
 from storage.base import ArtifactStore
 from storage.layout import FILM, LOG, RECORD, REQUEST, attempt_prefix, manifest_key
 from worker.attempt_log import AttemptLog
-from worker.engine_client import EngineClient
+from worker.engine_client import EngineAddress, EngineClient
 from worker.engine_log import engine_log_size
 from worker.errors import EngineLostError
-from worker.slot import Slot
+from worker.slot import Slot, give_back
 from worker.spool import MadeBy, MadeFilm
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,11 @@ class Attempt:
         """The engine's folder; known once it was prepared for."""
         assert self.ready is not None, "prepare comes first"
         return Path(self.ready.output_root)
+
+    def release_slot(self, address: EngineAddress) -> None:
+        """Give the engine's slot back, if it is still held: this run needs no engine, or not yet."""
+        slot, self.slot = self.slot, None
+        give_back(address, slot)
 
     def key(self, name: str) -> str:
         return f"{attempt_prefix(self.run_id, self.generation, self.number)}/{name}"
