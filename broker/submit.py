@@ -10,6 +10,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import redis
@@ -79,7 +80,7 @@ return outcomes
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class QueuedRun:
     """One generation of a run, as it is submitted."""
 
@@ -96,6 +97,22 @@ class QueuedRun:
     def entry_id(self) -> str:
         return keys.entry_id(self.run_id, self.generation)
 
+    @cached_property
+    def payload(self) -> bytes:
+        """The compressed call: rq's `[function, instance, args, kwargs]`. Raises QueueEntryError."""
+        kwargs = entry_payload(
+            self.run_id, self.generation, job=dict(self.job), key=self.key, submission=self.submission
+        )
+        try:
+            text = StrictJson.dumps([GENERATE_TASK, None, [], kwargs])
+        except (TypeError, ValueError) as error:
+            raise QueueEntryError(f"run {self.run_id}: the job is not plain JSON ({error})") from None
+        if len(text) > limits.JOB_BYTES:
+            raise QueueEntryError(
+                f"run {self.run_id}: {len(text):,} bytes of JSON; at most {limits.JOB_BYTES:,} are accepted"
+            )
+        return zlib.compress(text)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitOutcome:
@@ -108,6 +125,12 @@ class SubmitOutcome:
     """True when it was already queued or running."""
 
 
+def check_runs(runs: Sequence[QueuedRun]) -> None:
+    """Raise QueueEntryError for what cannot be queued, before anything is written anywhere."""
+    for run in runs:
+        _ = run.entry_id, run.payload
+
+
 def submit_runs(
     connection: redis.Redis, runs: Sequence[QueuedRun], *, fleet: str = DEFAULT_FLEET
 ) -> list[SubmitOutcome]:
@@ -116,14 +139,14 @@ def submit_runs(
     Raises QueueEntryError for an entry that cannot be queued, QueueUnavailableError when Redis is away (what
     was queued before stays, and submitting again joins it).
     """
-    payloads = [_payload(run) for run in runs]
+    check_runs(runs)
     script = connection.register_script(_SCRIPT)
     codes: dict[int, int] = {}
     with queue_errors(connection):
         for batch in _batches(runs, fleet=fleet):
             answers = script(
                 keys=_script_keys(runs[batch[0]], fleet=fleet),
-                args=list(_script_args(runs, payloads, batch=batch, fleet=fleet)),
+                args=list(_script_args(runs, batch=batch, fleet=fleet)),
             )
             codes.update(zip(batch, answers, strict=True))
     return [_outcome(run, codes[index], fleet=fleet) for index, run in enumerate(runs)]
@@ -138,22 +161,6 @@ def _batches(runs: Sequence[QueuedRun], *, fleet: str) -> Iterator[list[int]]:
         yield from (indices[start : start + _BATCH] for start in range(0, len(indices), _BATCH))
 
 
-def _payload(run: QueuedRun) -> bytes:
-    """Return the compressed call: rq's `[function, instance, args, kwargs]`."""
-    kwargs = entry_payload(
-        run.run_id, run.generation, job=dict(run.job), key=run.key, submission=run.submission
-    )
-    try:
-        text = StrictJson.dumps([GENERATE_TASK, None, [], kwargs])
-    except (TypeError, ValueError) as error:
-        raise QueueEntryError(f"run {run.run_id}: the job is not plain JSON ({error})") from None
-    if len(text) > limits.JOB_BYTES:
-        raise QueueEntryError(
-            f"run {run.run_id}: {len(text):,} bytes of JSON; at most {limits.JOB_BYTES:,} are accepted"
-        )
-    return zlib.compress(text)
-
-
 def _script_keys(run: QueuedRun, *, fleet: str) -> list[str]:
     queue = keys.queue_key(fleet, run.submission.priority, needs=run.needs)
     return [
@@ -166,7 +173,7 @@ def _script_keys(run: QueuedRun, *, fleet: str) -> list[str]:
 
 
 def _script_args(
-    runs: Sequence[QueuedRun], payloads: Sequence[bytes], *, batch: Sequence[int], fleet: str
+    runs: Sequence[QueuedRun], *, batch: Sequence[int], fleet: str
 ) -> Iterator[str | bytes | int]:
     first = runs[batch[0]]
     yield keys.queue_name(fleet, first.submission.priority, needs=first.needs)
@@ -177,7 +184,7 @@ def _script_args(
     for index in batch:
         run = runs[index]
         # rq logs the description and would build it from the arguments, prompt included.
-        yield from (run.entry_id, payloads[index], f"generate {run.run_id}", run.submission.sweep_id or "")
+        yield from (run.entry_id, run.payload, f"generate {run.run_id}", run.submission.sweep_id or "")
 
 
 def _outcome(run: QueuedRun, code: int, *, fleet: str) -> SubmitOutcome:

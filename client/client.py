@@ -21,7 +21,7 @@ from broker.errors import QueueEntryError, QueueUnavailableError
 from broker.keys import check_fleet, entry_id
 from broker.nodes import live_nodes
 from broker.states import RunState, find_entries, read_states
-from broker.submit import submit_runs
+from broker.submit import check_runs, submit_runs
 from broker.sweeps import watch_sweep
 from client.cancelling import cancel_handle
 from client.errors import DamagedArtifactError, NodeRequiredError, UnknownRunError
@@ -331,8 +331,9 @@ class H3Client:
         waiting = waiting_notes(needs.values(), nodes=nodes, start=self.start_hint)
         if how.require_node and waiting:
             raise NodeRequiredError(f"{waiting[0]}. Nothing was queued (--require-node)")
-        self.store.put_bytes(sweep_key(sweep.sweep_id), sweep_bytes(sweep))
         entries = queue_entries(sweep, queued, needs=needs)
+        check_runs(entries)
+        self.store.put_bytes(sweep_key(sweep.sweep_id), sweep_bytes(sweep))
         try:
             submitted = submit_runs(self._connection, entries, fleet=self.fleet)
             if not entries:  # it gets its summary all the same

@@ -58,6 +58,15 @@ def test_a_submitted_job_is_queued_as_the_only_run_of_a_sweep_in_storage(
     assert (run.run_id, run.job) == (handle.run_id, make_job())
 
 
+def test_a_run_too_large_for_the_queue_is_refused_before_its_sweep_is_written(
+    client: H3Client, make_job: MakeJob, storage: Path
+) -> None:
+    with pytest.raises(QueueEntryError, match=r"bytes of JSON; at most 65,536 are accepted"):
+        client.submit(make_job(), labels={"note": "x" * 70_000})
+
+    assert not list(storage.rglob("sweep.json"))
+
+
 def test_a_job_object_and_its_fields_are_the_same_run(client: H3Client, make_job: MakeJob) -> None:
     first = client.submit(build_job(make_job()))
     second = client.submit(make_job())
