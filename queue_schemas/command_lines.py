@@ -38,6 +38,8 @@ def run_command_line(
         code = app(list(arguments) or ["--help"], standalone_mode=False, prog_name=name)
         return EXIT_OK if code is None else int(code)
     except _UsageError as error:
+        # Of pydantic, by which typer converts; the attribute and the methods are click's.
+        error.message = error.message.removeprefix("Value error, ")  # type: ignore[attr-defined]
         message = " ".join(error.format_message().split())  # type: ignore[attr-defined]  # click's
         if say is None:
             error.show()  # type: ignore[attr-defined]  # the same

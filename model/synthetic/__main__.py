@@ -145,6 +145,8 @@ def _check(path: Path, *, total_bytes: int, overwrite: bool) -> None:
     if not nearest.is_dir():
         raise typer.BadParameter(f"{nearest} is no folder, so that nothing can be written below it")
     free = shutil.disk_usage(nearest).free
+    if not os.access(nearest, os.W_OK) or not shutil.disk_usage(nearest).total:  # as /proc is no disk
+        raise typer.BadParameter(f"{nearest} takes no files; choose another folder")
     if free < total_bytes:
         raise typer.BadParameter(
             f"the file needs {total_bytes / 1e9:.1f} GB and {nearest} has {free / 1e9:.1f} GB left;"

@@ -6,13 +6,18 @@ import pytest
 import typer
 
 from queue_schemas.command_lines import number_option, run_command_line
+from queue_schemas.runs import Priority
 
 app = typer.Typer()
 seen: list[int | None] = []
 
 
 @app.command()
-def note(*, seed: Annotated[int | None, number_option("--seed", help="A seed")] = None) -> None:
+def note(
+    *,
+    seed: Annotated[int | None, number_option("--seed", help="A seed")] = None,
+    priority: Priority = Priority.NORMAL,
+) -> None:
     """Note a seed."""
     seen.append(seed)
 
@@ -28,6 +33,13 @@ def test_a_number_of_any_length_is_answered_in_one_sentence(capsys: pytest.Captu
     assert run_command_line(app, ["--seed", "1" * 5_000], name="note") == 2
 
     assert "5,000 digits; at most 400 are read" in capsys.readouterr().err
+
+
+def test_a_choice_that_is_none_is_told_without_pydantics_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(app, ["--priority", "nope"], name="note") == 2
+
+    said = capsys.readouterr().err
+    assert "Invalid value for '--priority': 'nope' is not one of 'high', 'normal', 'low'" in said
 
 
 def test_digits_are_read_and_an_option_may_be_left_out() -> None:

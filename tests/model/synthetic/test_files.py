@@ -66,6 +66,7 @@ def test_a_tiny_file_has_its_described_tensors_and_the_same_bytes_every_time(
         (["new"], "Missing option '--variant'"),
         (["--variant", "dit_pruned_bf16", "there.safetensors"], "exists; add --overwrite"),
         (["--variant", "dit_pruned_bf16", "there.safetensors/new"], "there.safetensors is no folder"),
+        (["--variant", "dit_pruned_bf16", "/proc/"], "/proc takes no files; choose another folder"),
         (
             ["--variant", "dit_pruned_bf16", "--twin", "plain-scales", "new"],
             "holds nothing that plain-scales",
