@@ -7,11 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from model.checkpoints.header import CheckpointFile
-from model.checkpoints.header_text import TensorEntry
+from model.checkpoints.architecture import solve_dims
+from model.checkpoints.descriptions import describe
+from model.checkpoints.header import CheckpointFile, Header
+from model.checkpoints.lora_deltas import Delta, delta_of, keys_by_module, refuse_other_kinds
 from model.checkpoints.lora_keys import LoraKey, parse_lora_key
-from model.checkpoints.names import pattern_of
+from model.checkpoints.names import PARTS, pattern_of
+from model.lora.errors import LoraFileError
+from model.shapes import Shape
 
+BASE: Final = "dit_full_bf16"
+"""The pruned layout's linears are the same but for the width of what AdaLN reads."""
+HEAD_DIM: Final = 128
+"""No factor tells it."""
 ALPHAS_MAX: Final = 20_000
 _ADALN: Final = re.compile(r"adaln_proj")
 
@@ -46,28 +54,23 @@ class FoundLora:
 
 def read_lora(file: CheckpointFile) -> FoundLora:
     """Read the keys' meaning and the alphas; no factor is read. Raises CheckpointFileError."""
-    keys: dict[str, LoraKey] = {}
-    unmatched = []
-    for name in file.header.tensors:
-        key = parse_lora_key(name)
-        if key is None:
-            unmatched.append(name)
-        else:
-            keys[name] = key
-    factors: dict[str, dict[str, TensorEntry]] = {}
-    for name, key in keys.items():
-        if key.role in ("down", "up"):
-            factors.setdefault(key.module, {})[key.role] = file.header.tensors[name]
-    ranks, problems, widths = {}, [], set()
-    for module, pair in factors.items():
-        down, up = pair.get("down"), pair.get("up")
-        if down is None or up is None:
-            problems.append(f"{module} has only one of its two factors")
-        elif len(down.shape) != 2 or len(up.shape) != 2 or down.shape[0] != up.shape[1]:
-            problems.append(f"{module}: factors {list(down.shape)} and {list(up.shape)} do not multiply")
-        else:
-            ranks[module] = down.shape[0]
-            widths |= {down.shape[1]} if _ADALN.search(module) else set()
+    header = file.header
+    parsed = {name: parse_lora_key(name) for name in header.tensors}
+    keys = {name: key for name, key in parsed.items() if key is not None}
+    deltas, problems = _deltas(header)
+    strange, misfits = _misfits(header, deltas)
+    ranks = {
+        f"{module}[{part}]" if part else module: pair.rank
+        for module, delta in deltas.items()
+        for part, pair in delta.pairs.items()
+    }
+    widths = {
+        header.tensors[pair.down].shape[1]
+        for module, delta in deltas.items()
+        if _ADALN.search(module)
+        for pair in delta.pairs.values()
+    }
+    unmatched = [name for name, key in parsed.items() if key is None or key.module in strange]
     return FoundLora(
         dialects=tuple(sorted({key.dialect for key in keys.values()})),
         ranks=ranks,
@@ -76,8 +79,52 @@ def read_lora(file: CheckpointFile) -> FoundLora:
         adaln_width=max(widths, default=None),
         others=tuple(sorted(name for name, key in keys.items() if key.role == "other")),
         unmatched=tuple(sorted(unmatched)),
-        problems=tuple(problems),
+        problems=(*problems, *misfits),
     )
+
+
+def _deltas(header: Header) -> tuple[dict[str, Delta], list[str]]:
+    """Return what is well formed, by module, and what is wrong with the rest."""
+    deltas: dict[str, Delta] = {}
+    problems = []
+    try:
+        refuse_other_kinds(header)
+        modules = keys_by_module(header, {})
+    except LoraFileError as error:
+        return {}, [error.reason]
+    for module, module_keys in modules.items():
+        try:
+            deltas[module] = delta_of(header, module, module_keys)
+        except LoraFileError as error:
+            problems.append(error.reason)
+    return deltas, problems
+
+
+def _misfits(header: Header, deltas: Mapping[str, Delta]) -> tuple[set[str], list[str]]:
+    """Return the modules that are no linears, and which sizes no one transformer has together."""
+    found = {module: shapes for module, delta in deltas.items() if (shapes := _shapes(header, delta))}
+    weights = {f"{module}.weight": shapes[0] for module, shapes in found.items()}
+    dims = solve_dims(BASE, weights, fixed={"HD": HEAD_DIM})
+    wanted = {pattern_of(tensor.name): tensor.shape for tensor in describe(BASE, dims=dims).tensors}
+    patterns = {module: wanted.get(pattern_of(f"{module}.weight"), ()) for module in deltas}
+    strange = {module for module, shape in patterns.items() if len(shape) != 2}
+    return strange, [
+        f"{module} changes a weight of {list(shape)}, where a transformer of the others' sizes has"
+        f" {list(patterns[module])}"
+        for module, shapes in found.items()
+        for shape in shapes
+        if module not in strange and shape != patterns[module]
+    ]
+
+
+def _shapes(header: Header, delta: Delta) -> list[Shape]:
+    """Return the shapes of the weight that a delta changes: several only where its parts disagree."""
+    shapes = {
+        (header.tensors[pair.up].shape[0] * (len(PARTS) if part else 1), header.tensors[pair.down].shape[1])
+        for part, pair in delta.pairs.items()
+    }
+    diff = [] if delta.diff is None else [header.tensors[delta.diff].shape]
+    return sorted(shapes) + diff
 
 
 def _alphas(file: CheckpointFile, keys: Mapping[str, LoraKey]) -> dict[str, float]:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from model.checkpoints.header import CheckpointFile, Header
 from model.checkpoints.holes import find_holes
-from model.checkpoints.names import Layout
+from model.checkpoints.lora_deltas import Delta, Pair
+from model.checkpoints.names import PARTS, Layout
 from model.config import TransformerConfig
 from model.dit import H3Transformer
 from model.dit.row_order import row_order
@@ -25,7 +26,7 @@ from model.loading.tensors import read_tensor
 from model.lora.adaln import Projection, projected
 from model.lora.branch import Branch, LoraLinear
 from model.lora.errors import LoraFileError
-from model.lora.plan import PARTS, Delta, LoraPlan, Pair
+from model.lora.plan import LoraPlan
 from model.quant.linear import QuantLinear
 from queue_schemas import limits
 

@@ -106,8 +106,8 @@ def test_half_a_pair_and_factors_that_do_not_multiply_are_problems(
 
     found = inspect(write_tensors(tensors))
 
-    assert any("only one of its two factors" in problem for problem in found.problems)
-    assert any("do not multiply" in problem for problem in found.problems)
+    assert any("lacks its up factor" in problem for problem in found.problems)
+    assert any("are no [r, I] and [O, r]" in problem for problem in found.problems)
     assert found.unmatched.names == ("blocks.0.what.lora_B.weight",)
 
 
@@ -135,10 +135,24 @@ def test_adaln_pairs_of_the_full_width_and_head_banks_are_noted(
     ("more", "why"),
     [
         ({}, "loads onto a transformer of its sizes"),
-        ({"blocks.0.mlp.fc2.diff": ("BF16", (4, 4), b"\1")}, "loads onto a transformer of its sizes"),
+        ({"blocks.0.mlp.fc2.diff": ("BF16", (256, 128), b"\1")}, "loads onto a transformer of its sizes"),
         ({"blocks.0.mlp.fc2.set_weight": ("BF16", (4, 4), b"\1")}, "1 tensors have no place"),
         ({"blocks.0.what.lora_A.weight": PAIR["down"]}, "1 tensors have no place"),
+        ({"blocks.0.norm1.diff": ("BF16", (256,), b"\1")}, "1 tensors have no place"),
         ({"blocks.0.mlp.fc2.lora_A.weight": PAIR["down"]}, "it is malformed"),
+        ({"blocks.0.mlp.fc2.diff": ("BF16", (4, 4), b"\1")}, "it is malformed"),
+        ({"blocks.0.mlp.fc1.diff": ("BF16", (256, 256), b"\1")}, "it is malformed"),
+        ({"blocks.0.mlp.fc1.alpha": ("F32", (2,), b"\1")}, "it is malformed"),
+        ({"blocks.0.mlp.fc1.alpha": ("F64", (), b"\1")}, "it is malformed"),
+        ({"blocks.0.mlp.fc1.lora_down.weight": PAIR["down"]}, "it is malformed"),
+        (
+            {
+                "blocks.0.mlp.fc1.lora_A.weight": ("BF16", (5000, 256), b"\1"),
+                "blocks.0.mlp.fc1.lora_B.weight": ("BF16", (256, 5000), b"\1"),
+            },
+            "it is malformed",
+        ),
+        ({"blocks.0.mlp.fc2.hada_w1_a": PAIR["down"]}, "it is malformed"),
     ],
 )
 def test_a_lora_of_which_a_part_has_no_place_is_told(

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from model.checkpoints.descriptions import describe
 from model.checkpoints.header import read_header
+from model.checkpoints.lora_deltas import RANK_MAX
 from model.config import RELEASED, RELEASED_PRUNED, TransformerConfig
 from model.dit import H3Transformer
 from model.lora.branch import Branch
 from model.lora.errors import LoraFileError, LoraNotLoadedError, LoraPartialError
-from model.lora.plan import RANK_MAX, plan_lora, targets_of
+from model.lora.plan import plan_lora, targets_of
 from model.synthetic.writer import write_sparse
 from queue_schemas.loras import JobLora
 
