@@ -4,6 +4,7 @@ The manifest `cancelled` of a run that waited is written here, by put-if-absent,
 the store does not decide by itself: where a node was quicker, its outcome stands.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -33,10 +34,12 @@ def cancel_handle(
     handle: RunHandle | SweepHandle,
     force: bool,
     fleet: str,
+    to_write: Callable[[], ArtifactStore],
 ) -> dict[str, CancelOutcome]:
     """Cancel every run of a handle that has not ended; return what became of each, by run id.
 
-    A run that the queue does not hold and that has no manifest is given one, so that nobody resumes it.
+    A run that the queue does not hold and that has no manifest is given one, so that nobody resumes it;
+    `to_write` opens the store for that.
     """
     ended = {run.run_id for run in handle.runs if settled(store, run) is not None}
     going = [run for run in handle.runs if run.run_id not in ended]
@@ -45,12 +48,15 @@ def cancel_handle(
     found = dict.fromkeys(ended, CancelOutcome.ENDED)
     found |= {run.run_id: outcome for run, outcome in zip(going, asked, strict=True)}
     unwritten = [run for run in going if found[run.run_id] in _WITHOUT_MANIFEST]
-    if unwritten and not store.conditional_writes():
-        store = TurnTakingStore(store, turns(connection, fleet=fleet))
+    if not unwritten:
+        return {run.run_id: found[run.run_id] for run in handle.runs}
+    writable = to_write()
+    if not writable.conditional_writes():
+        writable = TurnTakingStore(writable, turns(connection, fleet=fleet))
     with queue_errors(connection):
         for run in unwritten:
             data = _cancelled(run).model_dump_json().encode()
-            won = store.put_if_absent(manifest_key(run.run_id, run.generation), data)
+            won = writable.put_if_absent(manifest_key(run.run_id, run.generation), data)
             found[run.run_id] = CancelOutcome.REMOVED if won else CancelOutcome.ENDED
     return {run.run_id: found[run.run_id] for run in handle.runs}
 

@@ -21,7 +21,7 @@ from broker.errors import QueueEntryError, QueueUnavailableError
 from broker.keys import check_fleet, entry_id
 from broker.nodes import live_nodes
 from broker.states import RunState, find_entries, read_states
-from broker.submit import check_runs, submit_runs
+from broker.submit import submit_runs
 from broker.sweeps import watch_sweep
 from client.cancelling import cancel_handle
 from client.errors import DamagedArtifactError, NodeRequiredError, UnknownRunError
@@ -56,6 +56,7 @@ from client.submission import (
 )
 from client.sweeps import describe_sweep, expand, sweep_bytes
 from client.uploads import upload_file
+from client.writing import store_to_write
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
 from queue_schemas.loras import lora_notes
 from queue_schemas.nodes import NodeCard
@@ -287,11 +288,21 @@ class H3Client:
         A run that another sweep wants too goes on, unless forced. Raises QueueUnavailableError,
         StorageUnavailableError.
         """
-        return cancel_handle(self._connection, self.store, handle=handle, force=force, fleet=self.fleet)
+        return cancel_handle(
+            self._connection,
+            self.store,
+            handle=handle,
+            force=force,
+            fleet=self.fleet,
+            to_write=self._store_to_write,
+        )
 
     def upload(self, path: Path) -> Upload:
-        """Store a reference under the hash of its content. Raises UploadError, StorageUnavailableError."""
-        return upload_file(self.store, path)
+        """Store a reference under the hash of its content.
+
+        Raises UploadError, StorageUnavailableError; QueueUnavailableError where the store is not begun yet.
+        """
+        return upload_file(self._store_to_write(), path)
 
     def nodes(self) -> list[NodeCard]:
         """Return the card of every live node. Raises QueueUnavailableError."""
@@ -332,8 +343,8 @@ class H3Client:
         if how.require_node and waiting:
             raise NodeRequiredError(f"{waiting[0]}. Nothing was queued (--require-node)")
         entries = queue_entries(sweep, queued, needs=needs)
-        check_runs(entries)
-        self.store.put_bytes(sweep_key(sweep.sweep_id), sweep_bytes(sweep))
+        data = sweep_bytes(sweep)
+        self._store_to_write().put_bytes(sweep_key(sweep.sweep_id), data)
         try:
             submitted = submit_runs(self._connection, entries, fleet=self.fleet)
             if not entries:  # it gets its summary all the same
@@ -397,6 +408,9 @@ class H3Client:
             return []
         entries = [entry_id(run.run_id, run.generation) for run in runs]
         return read_states(self._connection, entries, fleet=self.fleet)
+
+    def _store_to_write(self) -> ArtifactStore:
+        return store_to_write(self.store, self._connection, fleet=self.fleet)
 
     def _store_view(self) -> StoreView:
         try:

@@ -229,7 +229,9 @@ def _nodes(store: ArtifactStore, nodes: Sequence[NodeCard], *, settings: ClientS
         )
     mismatch = other_store(StoreView(url=store.url, identity=read_identity(store)), nodes)
     if mismatch is not None:
-        yield _fault("nodes", mismatch, remedy="give client and nodes the same H3_STORAGE_URL")
+        yield _fault(
+            "nodes", mismatch, remedy="let client and nodes reach the same store: H3_STORAGE_URL, mounts"
+        )
 
 
 def _start(settings: ClientSettings) -> str:

@@ -15,6 +15,7 @@ from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
 from queue_schemas.nodes import NodeCard
 from queue_schemas.programs import typed
 from queue_schemas.runs import needs_of, satisfies
+from storage.known import missing_store
 from storage.uri import DEFAULT_STORAGE_URL
 
 _BUILT_IN: Final = "h3-tiny"
@@ -105,6 +106,9 @@ def other_store(store: StoreView, nodes: Iterable[NodeCard]) -> str | None:
             differs = node.store_id != store.identity
         else:
             differs = node.storage_url is not None and node.storage_url != store.url
+        if differs and node.store_id is not None and node.storage_url == store.url:
+            found = missing_store(store.url, found=store.identity, wanted=node.store_id)
+            return f"{found}; node {node.node} writes to that store"
         if differs:
             written = node.storage_url or "another store"
             return f"this client looks in {store.url}, node {node.node} writes to {written}: set --storage"

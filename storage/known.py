@@ -10,6 +10,7 @@ from queue_schemas.benchmark import OutputFile
 from storage.base import ArtifactStore
 from storage.errors import StorageUnavailableError, StoreIdentityError
 from storage.identity import read_identity
+from storage.local import LocalStore
 from storage.wrapped import WrappedStore
 
 
@@ -17,7 +18,7 @@ class KnownStore(WrappedStore):
     """The store with this id; every verb that would miss it raises StorageUnavailableError."""
 
     def __init__(self, store: ArtifactStore, identity: str) -> None:
-        super().__init__(store)
+        super().__init__(store.existing() if isinstance(store, LocalStore) else store)
         self._identity = identity
 
     def check(self) -> None:

@@ -15,9 +15,10 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Self
 
 from queue_schemas.benchmark import OutputFile
 from storage.errors import (
@@ -36,13 +37,21 @@ TEMPORARY: Final = re.compile(r"\..+\.[0-9]+\.[0-9a-f]{16}\.tmp")
 class LocalStore:
     """Artifacts below one folder, which the first write creates unless the store is known to exist."""
 
-    def __init__(self, root: Path, *, exists: bool = False) -> None:
-        self._exists = exists
+    _below: Path | None = None
+    """A folder that is not made; None lets the first write make every one."""
+
+    def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))  # the root itself may be a link; below it none may lead out
 
     @property
     def url(self) -> str:
         return self.root.as_uri()
+
+    def existing(self) -> Self:
+        """Return the same store, whose root no write makes: one that is gone is away."""
+        store = copy(self)
+        store._below = self.root
+        return store
 
     def put_bytes(self, key: str, data: bytes) -> OutputFile:
         write_whole(self._path(key), data, below=self._below)
@@ -140,10 +149,6 @@ class LocalStore:
                             path.unlink()
                             removed += 1
         return removed
-
-    @property
-    def _below(self) -> Path | None:
-        return self.root if self._exists else None
 
     def _path(self, key: str) -> Path:
         path = self.root / check_key(key)

@@ -31,8 +31,7 @@ def open_known_store(url: str, *, identity: str) -> ArtifactStore:
 
     Raises StorageAddressError.
     """
-    store = LocalStore(folder_of(url), exists=True) if _scheme(url) != "s3" else open_store(url)
-    return KnownStore(store, identity)
+    return KnownStore(open_store(url), identity)
 
 
 def open_store(url: str) -> ArtifactStore:

@@ -88,3 +88,21 @@ def test_a_node_that_stores_elsewhere_and_runs_that_nobody_serves_are_faults(
     assert "writes to file:///films: set --storage" in faults["nodes"].said
     assert "2 runs wait for checkpoint:h3" in faults["queues"].said
     assert "--models-dir DIR --checkpoint h3;" in (faults["queues"].remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("found", "said"), [(False, "has no store.json, so the store 00000000"), (True, "not 00")]
+)
+def test_another_store_under_the_address_of_the_nodes_is_a_fault(
+    look: Callable[..., dict[str, Finding]], node: "FakeNode", storage: Path, found: bool, said: str
+) -> None:
+    storage.mkdir()
+    if found:
+        store_identity(LocalStore(storage))
+    node.announce("h3-tiny", store_id="0" * 32, storage_url=storage.as_uri())
+
+    fault = look()["nodes"]
+
+    assert said in fault.said
+    assert "mount" in fault.said
+    assert "set --storage" not in fault.said

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker import keys
+from broker.agreements import StoreAgreement, agree_on_store
 from client.client import H3Client
 from client.errors import NodeRequiredError, UploadError
 from client.fleet import node_for
@@ -15,6 +16,7 @@ from queue_schemas.errors import ErrorCode, InvalidRequestError
 from queue_schemas.events import JobStatus
 from queue_schemas.results import Manifest
 from queue_schemas.runs import Priority
+from storage.errors import StorageUnavailableError
 from storage.identity import store_identity
 from storage.layout import sweep_key
 
@@ -276,3 +278,27 @@ def test_submitted_again_after_a_failure_the_new_sweep_waits_for_its_own_generat
 
     assert [(run.outcome, run.generation) for run in resumed.runs] == [(Outcome.QUEUED, 2)]
     assert client.store.read_bytes(sweep_key(second.sweep_id), limit_bytes=10_000) is not None
+
+
+@pytest.mark.parametrize("leave", [lambda place: None, Path.mkdir])
+def test_nothing_is_written_where_the_fleets_store_has_disappeared(
+    client: H3Client, node: "FakeNode", make_job: MakeJob, storage: Path, leave: Callable[[Path], object]
+) -> None:
+    known = store_identity(client.store)
+    agree_on_store(node.connection, StoreAgreement(node="a", store_id=known, url=client.store.url))
+    waiting = client.submit(make_job())
+    reference = storage.with_name("fox.png")
+    reference.write_bytes(b"picture")
+    storage.rename(storage.with_name("away"))
+    leave(storage)
+
+    acts: list[Callable[[], object]] = [
+        lambda: client.submit(make_job(seed=8)),
+        lambda: client.upload(reference),
+        lambda: client.cancel(waiting),
+    ]
+
+    for act in acts:
+        with pytest.raises(StorageUnavailableError, match="is not there: mount it again or bring it back"):
+            act()
+    assert not storage.exists() or not list(storage.iterdir())

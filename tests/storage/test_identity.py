@@ -87,7 +87,7 @@ def test_a_known_store_that_is_gone_is_away_and_not_made_anew(
     with pytest.raises(
         StorageUnavailableError, match="this folder is gone"
     ):  # between the look and the write
-        LocalStore(tmp_path / "gone", exists=True).put_bytes("a/b", b"1")
+        LocalStore(tmp_path / "gone").existing().put_bytes("a/b", b"1")
 
 
 def test_another_store_in_the_place_of_the_known_one_is_no_store(
