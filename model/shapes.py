@@ -55,14 +55,12 @@ def check_rules(source: Path, rules: Mapping[str, bool]) -> None:
         raise CheckpointMismatchError(source, wrong=broken)
 
 
-def check_shapes(
-    want: Mapping[str, Shape], found: Mapping[str, Shape], *, source: Path, optional: Collection[str] = ()
-) -> None:
-    """Refuse tensors that are not exactly those of `want`; only those in `optional` may be left out.
+def check_shapes(want: Mapping[str, Shape], found: Mapping[str, Shape], *, source: Path) -> None:
+    """Refuse tensors that are not exactly those of `want`.
 
     Raises CheckpointMismatchError, which lists missing, unexpected and wrongly shaped tensors together.
     """
-    missing = sorted(want.keys() - found.keys() - set(optional))
+    missing = sorted(want.keys() - found.keys())
     unexpected = sorted(found.keys() - want.keys())
     wrong = sorted(
         f"{name}: {found[name]} instead of {shape}"

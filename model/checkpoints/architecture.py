@@ -8,7 +8,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from model.checkpoints.descriptions import HeaderDescription, describe, load_table
 from model.checkpoints.expressions import evaluate, names_in
@@ -31,7 +31,7 @@ BASES: Final[Mapping[Architecture, tuple[str, ...]]] = {
     "video_vae": ("vae_video_fp16",),
     "audio_vae": ("vae_audio_fp32",),
 }
-"""The unquantised table of each architecture."""
+"""The unquantised table of each architecture; of the transformer, full and pruned."""
 OPTIONAL: Final = re.compile(r"latents_mean|latents_std|decoder\.mask_token")
 """What a file may lack: constants of the release, and a token that nothing reads."""
 COMPUTED: Final = "rope.inv_freq"
@@ -50,6 +50,8 @@ class Recognised:
     layout: Layout
     prefix: str
     """What every stored name begins with beyond the model's own name."""
+    depth: Literal["full", "pruned"] | None
+    """Of a transformer: whether AdaLN reads a time embedding or a table."""
     base: str
     """The unquantised variant of its architecture."""
 
@@ -104,9 +106,11 @@ def recognise(names: Iterable[str]) -> Recognised | None:
     if best is None:
         return None
     family, layout = best
-    pruned = family == "transformer" and f"{prefix}adaln_t_table" in stored
-    base = "dit_pruned_bf16" if pruned else BASES[family][0]
-    return Recognised(family=family, layout=layout, prefix=prefix, base=base)
+    depth: Literal["full", "pruned"] | None = None
+    if family == "transformer":
+        depth = "pruned" if f"{prefix}adaln_t_table" in stored else "full"
+    base = BASES[family][depth == "pruned"]
+    return Recognised(family=family, layout=layout, prefix=prefix, depth=depth, base=base)
 
 
 def compare(recognised: Recognised, shapes: Shapes, *, packed: Iterable[str]) -> Comparison:

@@ -141,7 +141,7 @@ def _variant(
         for name, entry in entries.items()
     }
     family = FAMILY_PREFIXES[recognised.family]
-    depth = recognised.base.split("_")[1] if family == "dit" else ""
+    depth = recognised.depth
     for variant in VARIANTS:
         if variant.startswith(f"{family}_{depth}" if depth else family):
             tensors = describe(variant, dims=comparison.description.dims).tensors

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from model.checkpoints import capability, sums
 from model.checkpoints.architecture import solve_dims
@@ -82,9 +82,6 @@ def _inspect_model(file: CheckpointFile, registry: PublishedFiles) -> Inspection
     released = recognised is not None and dims == load_table(recognised.base)["dims"]
     published = match_published(header, variant=contents.variant, released_size=released, registry=registry)
     family = None if recognised is None else recognised.family
-    depth: Literal["full", "pruned"] | None = None
-    if family == "transformer" and recognised is not None:
-        depth = "pruned" if recognised.base == "dit_pruned_bf16" else "full"
     return Inspection(
         path=valid_text(str(file.path)),
         family=family,
@@ -92,7 +89,7 @@ def _inspect_model(file: CheckpointFile, registry: PublishedFiles) -> Inspection
         released_size=released,
         tasks=_tasks(published.by_header, registry) if family == "transformer" else (),
         layout=_layout(contents),
-        depth=depth,
+        depth=None if recognised is None else recognised.depth,
         dims=dims,
         container=_container(header),
         published=published,
@@ -183,7 +180,7 @@ def _layout(contents: Contents) -> str | None:
     if recognised is None:
         return None
     plain_names = recognised.layout == "comfyui" and not contents.layers
-    if recognised.family == "transformer" and plain_names and recognised.base == "dit_full_bf16":
+    if recognised.depth == "full" and plain_names:
         return "comfyui or original"
     if recognised.family == "video_vae" and plain_names and "latents_mean" not in contents.plain:
         return "original"

@@ -13,6 +13,15 @@ from model.shapes import Shape
 
 Architecture = Literal["transformer", "text_encoder", "video_vae", "audio_vae"]
 Layout = Literal["comfyui", "diffusers", "original"]
+DIFFUSERS_MARKS: Final[Mapping[str, tuple[str, ...]]] = {
+    "transformer": ("audio_proj_in.weight", "proj_in.weight"),
+    "video_vae": (
+        "decoder.proj_in.weight",
+        "decoder.transformer_blocks.0.scale1",
+        "post_quant_conv.weight",
+    ),
+}
+"""Tensors by which diffusers' layout of a model is known; the first is in no other layout."""
 WRAPPER_PREFIXES: Final = ("model.diffusion_model.", "diffusion_model.")
 PARTS: Final = ("q", "k", "v")
 """Parts of a fused weight, in the order of its rows; equally many rows each."""

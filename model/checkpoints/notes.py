@@ -21,7 +21,7 @@ def notes_on(contents: Contents, header: Header) -> Iterator[str]:
         yield "fl2va and ref2va have the same names, shapes and dtypes: only hashes of content tell the task"
         if recognised.layout == "diffusers":
             yield "q, k and v are split here, and fc1 has its value rows before its gate rows"
-        elif not contents.layers and recognised.base == "dit_full_bf16":
+        elif not contents.layers and recognised.depth == "full":
             yield (
                 "MiniMax's own file has these names and shapes too, with the rows of attn.qkv_proj"
                 " interleaved by head; only values tell, and a wrong order gives grey noise"

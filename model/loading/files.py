@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from model.checkpoints.header import Header, read_header
-from model.checkpoints.names import wrapper_prefix
+from model.checkpoints.names import DIFFUSERS_MARKS, wrapper_prefix
 from model.config import TINY
 from model.errors import (
     CheckpointAmbiguousError,
@@ -44,8 +44,6 @@ MARKS: Final[Mapping[str, tuple[str, ...]]] = {
     "audio_vae": ("dec_in_proj.weight", "decoder.conv_pre.weight"),
 }
 """Tensor names whose presence makes a file a candidate for a role."""
-DIFFUSERS_MARKS: Final = {"transformer": ("proj_in.weight", "audio_proj_in.weight")}
-"""The same in diffusers' layout, where it has other names."""
 
 log = logging.getLogger(__name__)
 

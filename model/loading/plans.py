@@ -6,7 +6,7 @@ Of a payload only markers are read and nothing of its size is allocated, so a wr
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import nn
@@ -15,7 +15,14 @@ from model import audio_vae, video_vae
 from model.audio_vae import AudioDecoder
 from model.checkpoints.header import Header
 from model.checkpoints.holes import refuse_holes
-from model.checkpoints.names import RENAMINGS, Architecture, Layout, comfy_name, wrapper_prefix
+from model.checkpoints.names import (
+    DIFFUSERS_MARKS,
+    RENAMINGS,
+    Architecture,
+    Layout,
+    comfy_name,
+    wrapper_prefix,
+)
 from model.checkpoints.stored import OwnName, own_shapes, read_stored
 from model.config import H3Config, TextEncoderConfig
 from model.dit import H3Transformer
@@ -29,8 +36,6 @@ from model.video_vae import VideoDecoder
 from queue_schemas import geometry
 
 M = TypeVar("M", bound=nn.Module)
-DIFFUSERS_MARKS: Final = {"transformer": "audio_proj_in.weight", "video_vae": "decoder.proj_in.weight"}
-"""A tensor that only diffusers' layout of a model has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +187,7 @@ def _own_name(architecture: Architecture, layout: Layout) -> OwnName:
 
 def layout_of(family: str, header: Header) -> Layout:
     """Tell diffusers' names from ComfyUI's."""
-    mark = wrapper_prefix(header.tensors) + DIFFUSERS_MARKS[family]
+    mark = wrapper_prefix(header.tensors) + DIFFUSERS_MARKS[family][0]
     return "diffusers" if mark in header.tensors else "comfyui"
 
 

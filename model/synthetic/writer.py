@@ -27,7 +27,6 @@ def write_file(
     content: Content,
     *,
     on_bytes: OnBytes = lambda count: None,
-    tail: bytes = b"",
 ) -> None:
     """Write every tensor's bytes; `on_bytes` is told how many more there are. Raises OSError."""
     with whole_file(path) as file:
@@ -38,7 +37,6 @@ def write_file(
                 written = file.write(data[:left])
                 left -= written
                 on_bytes(written)
-        file.write(tail)
 
 
 def write_sparse(path: Path, description: HeaderDescription) -> None:

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from model.config import TextEncoderConfig
 from model.errors import EmptyPromptError, TokenizerMismatchError
 from model.rotary import inverse_frequencies
-from model.shapes import Shape
-from model.text_encoder.layout import comfyui_name, config_from_shapes
+from model.text_encoder.layout import config_from_shapes
 from model.text_encoder.presentation import Presentation
 
-__all__ = ["TextEncoder", "build_on_meta", "config_from_shapes", "expected_shapes"]
+__all__ = ["TextEncoder", "build_on_meta", "config_from_shapes"]
 
 VISION_ROPE_THETA: Final = 10_000.0
 
@@ -55,11 +54,6 @@ class TextEncoder:
         return features[0]
 
 
-def expected_shapes(config: TextEncoderConfig) -> dict[str, Shape]:
-    """Return every tensor of an unquantised file by ComfyUI's name; needs no weights."""
-    return _shapes(build_on_meta(config))
-
-
 def build_on_meta(config: TextEncoderConfig) -> nn.Module:
     """Return transformers' Qwen3-VL of this architecture without its final norm, all tensors on `meta`."""
     from transformers import Qwen3VLConfig, Qwen3VLModel
@@ -71,10 +65,6 @@ def build_on_meta(config: TextEncoderConfig) -> nn.Module:
     model.set_attn_implementation("sdpa")
     model.language_model.norm = nn.Identity()
     return model
-
-
-def _shapes(model: nn.Module) -> dict[str, Shape]:
-    return {comfyui_name(name): tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def _text_fields(config: TextEncoderConfig) -> dict[str, Any]:

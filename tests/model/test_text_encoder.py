@@ -18,7 +18,8 @@ from model.config import RELEASED, TINY, TextEncoderConfig
 from model.errors import CheckpointMismatchError, EmptyPromptError, TokenizerMismatchError
 from model.loading.models import load_text_encoder
 from model.loading.plans import plan_text_encoder
-from model.text_encoder.encoder import TextEncoder, config_from_shapes, expected_shapes
+from model.text_encoder.encoder import TextEncoder, build_on_meta, config_from_shapes
+from model.text_encoder.layout import comfyui_name
 from model.text_encoder.presentation import Presentation
 
 HEADERS = Path(__file__).parents[1] / "golden" / "headers"
@@ -40,6 +41,11 @@ SMALL = TextEncoderConfig(
     vision_deepstack_layers=(0, 1, 2),
 )
 LENGTHS = (1, 2, 33, 257)
+
+
+def expected_shapes(config: TextEncoderConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor of an unquantised file by ComfyUI's name."""
+    return {comfyui_name(name): tuple(t.shape) for name, t in build_on_meta(config).state_dict().items()}
 
 
 def random_weights(shapes: Mapping[str, tuple[int, ...]], *, seed: int = 0) -> dict[str, Tensor]:
