@@ -3,7 +3,8 @@
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from client.report import count_outcomes, follow_to_end, submitted_line, tell_no
 from client.session import Session, command
 from client.sweep_files import SweepPlan, read_sweep_file
 from client.sweeps import expand, frames_of_seconds, parse_seeds, read_prompts
-from queue_schemas.errors import EXIT_OK, EXIT_RUNTIME
+from queue_schemas.errors import EXIT_OK, EXIT_RUNTIME, InvalidRequestError
 from queue_schemas.loras import parse_lora
 from queue_schemas.runs import Priority
 
@@ -117,10 +118,20 @@ def sweep(
         else:
             assert prompts is not None
             plan = _plan_of_prompts(prompts, "1" if seeds is None else seeds, fields=fields)
-        handle = session.client.submit_named(plan.runs, **_how(how, plan=plan))
+        with _naming(prompts if file is None else file):
+            handle = session.client.submit_named(plan.runs, **_how(how, plan=plan))
         counted = plan.counted
     session.note(counted)
     return _after_submit(session, handle, follow=follow, on_done=on_done)
+
+
+@contextmanager
+def _naming(file: Path | None) -> Iterator[None]:
+    """Name the file in whose jobs something is refused."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise SweepInputError(f"{file}: {error}") from None
 
 
 def _plan_of_prompts(file: Path, seeds: str, *, fields: Mapping[str, Any]) -> SweepPlan:

@@ -74,7 +74,7 @@ def _load(path: Path) -> dict[str, Any]:
     if path.suffix.lower() == ".json":
         return load_json_object(data, limit_bytes=limits.SWEEP_BYTES)
     try:
-        document = yaml.load(data, Loader=_UniqueKeys)
+        document = _read_yaml(data, name=path.name)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise SweepInputError(f"not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
@@ -82,14 +82,37 @@ def _load(path: Path) -> dict[str, Any]:
     return document
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """Plain YAML, but a name that stands twice is an error: the earlier value would be lost in silence."""
+def _read_yaml(data: bytes, *, name: str) -> Any:
+    loader = _PlainYaml(data)
+    loader.name = name  # by which faults are placed; else they speak of a byte string
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+class _PlainYaml(yaml.SafeLoader):
+    """YAML of which nothing is lost in silence, as the earlier value of a name that stands twice would be.
+
+    An alias makes a few lines as large as memory when they are written out, so none is read.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]  # PyYAML's
+            raise SweepInputError(f"line {line}: aliases (*name) are not read; write the value out")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = sorted({str(name) for name in names if names.count(name) > 1})
-        if twice:
-            raise SweepInputError(f"{twice[0]!r} stands twice{node.start_mark}")
+        seen: list[Any] = []
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if key.tag == "tag:yaml.org,2002:merge":
+                raise SweepInputError(f"line {line}: merge keys (<<) are not read; write the values out")
+            name = self.construct_object(key, deep=True)
+            if name in seen:
+                raise SweepInputError(f"line {line}: {name!r} stands twice")
+            seen.append(name)
         return super().construct_mapping(node, deep)
 
 

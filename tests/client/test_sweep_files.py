@@ -1,6 +1,7 @@
 """Sweep files: axes over any job field, in a fixed order; every slip of the pen is named."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,10 @@ def test_options_win_over_what_holds_for_all_but_not_over_an_axis(tmp_path: Path
         ("promps: [a]\n", r"unknown field 'promps' \(did you mean 'prompts'\?\)"),
         ("prompts: [a]\naxes: {step: [1]}\n", r"unknown field 'step' \(did you mean 'steps'\?\)"),
         ("prompts: [a]\nzzz: 1\n", "unknown field 'zzz'; there are prompts, seeds, axes"),
-        ("prompts: [a]\nsteps: 1\nsteps: 2\n", "'steps' stands twice"),
+        ("prompts: [a]\nsteps: 1\nsteps: 2\n", "line 3: 'steps' stands twice"),
+        ("prompts: [a]\n<<: {steps: 4}\n", "line 2: merge keys"),
+        ("prompts: [a]\nlabels: {x: &x [y], z: *x}\n", "line 2: aliases"),
+        ("prompts: [a]\n? [a]\n: 3\n", 'in "sweep.yaml", line 2'),
         ("prompts: [a]\naxes: {steps: 4}\n", "steps needs a list of values"),
         ("prompts: [a]\naxes: {steps: []}\n", "steps needs a list of values"),
         ("prompts: [a]\naxes: {steps: [4, 4]}\n", "the same value twice"),
@@ -145,10 +149,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_sweep_file(tmp_path / "none.yaml", fields={})
 
 
-def test_aliases_that_multiply_are_bounded(tmp_path: Path) -> None:
-    layers = ["a: &a [x, x]"] + [
-        f"{n}: &{n} [*{m}, *{m}]" for m, n in zip("abcdefgh", "bcdefghi", strict=True)
-    ]
+@pytest.mark.parametrize("where", ["labels: {x: ", "axes: {loras: ", "prompts: ["])
+def test_aliases_that_multiply_are_refused_at_once(tmp_path: Path, where: str) -> None:
+    names = [f"n{number}" for number in range(40)]
+    layers = "".join(f", &{n} [*{m}, *{m}]" for m, n in pairwise(names))
 
-    with pytest.raises(SweepInputError, match="unknown field"):
-        plan(tmp_path, "\n".join(layers))
+    with pytest.raises(SweepInputError, match="aliases"):
+        plan(tmp_path, f"{where}[&n0 [x, x]{layers}]" + ("]" if where.endswith("[") else "}"))
