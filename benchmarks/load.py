@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import torch
 
-from model.checkpoints.header import CheckpointFile, Header, read_header
+from model.checkpoints.header import Header, OpenCheckpoint, read_header
 from model.checkpoints.header_text import TensorEntry
 from model.loading.models import load_transformer
 from model.loading.transfer import read_bytes
@@ -95,7 +95,7 @@ def measure_load(path: Path, *, num_repeats: int) -> LoadRecord:
 
 
 def _read(header: Header, entries: Mapping[str, TensorEntry], *, device: torch.device) -> object:
-    with CheckpointFile(header.path, known=header) as file:
+    with OpenCheckpoint(header.path, known=header) as file:
         return read_bytes(file, entries, device=device)
 
 

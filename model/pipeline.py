@@ -20,7 +20,7 @@ from torch import Tensor
 from model.attention import AttentionFn, available_attention, resolve_attention
 from model.audio_vae import decode_waveform, fit_length, limit_loudness
 from model.base import Generation, OnProgress, PipelineCard
-from model.checkpoints.header import CheckpointFile
+from model.checkpoints.header import OpenCheckpoint
 from model.conventions import PRESETS, Conventions
 from model.denoise import denoise
 from model.errors import DeviceUnavailableError, GenerationCancelledError, WrongCheckpointError
@@ -306,7 +306,7 @@ def load_pipeline(
         tell(f"LoRA {card.name}")
         resident.load(plan, card)
     for header in files.headers().values() if drop_cache else ():
-        with CheckpointFile(header.path, known=header) as file:
+        with OpenCheckpoint(header.path, known=header) as file:
             drop_page_cache(file)
     tell("models loaded")
     return H3Pipeline(models, files, device=place, loras=resident)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from model.checkpoints.architecture import Comparison, Recognised, compare, recognise
 from model.checkpoints.descriptions import VARIANTS, describe
-from model.checkpoints.header import CheckpointFile, Header
+from model.checkpoints.header import Header, OpenCheckpoint
 from model.checkpoints.header_text import TensorEntry
 from model.checkpoints.layers import PackedLayer, find_layers, storage_faults
 from model.checkpoints.names import fuse, whole_name, wrapper_prefix
@@ -44,7 +44,7 @@ class Contents:
         return layer.shape if wanted is None else wanted
 
 
-def read_contents(file: CheckpointFile) -> Contents:
+def read_contents(file: OpenCheckpoint) -> Contents:
     """Sort out an open file. Raises CheckpointFileError when its markers cannot be read."""
     header = file.header
     recognised = recognise(header.tensors)

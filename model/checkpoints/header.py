@@ -46,7 +46,7 @@ class Header:
         return {name: entry.shape for name, entry in self.tensors.items()}
 
 
-class CheckpointFile:
+class OpenCheckpoint:
     """One open file with its checked header; a context manager.
 
     All reads go through one descriptor, so what was checked is what is read, whatever happens to the name.
@@ -138,7 +138,7 @@ def read_header(path: Path, *, strict: bool = False) -> Header:
     Raises CheckpointFileError with what was expected and found; never allocates more than the header's cap
     times a small factor.
     """
-    with CheckpointFile(path, strict=strict) as file:
+    with OpenCheckpoint(path, strict=strict) as file:
         return file.header
 
 

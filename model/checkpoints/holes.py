@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from model.checkpoints.header import CheckpointFile, Header
+from model.checkpoints.header import Header, OpenCheckpoint
 from model.errors import CheckpointFileError
 
 TENSOR_BYTES_MIN: Final = 64 * 1024
@@ -34,7 +34,7 @@ class FoundHoles:
         return bool(self.tensors) or self.zero_samples > 1
 
 
-def find_holes(file: CheckpointFile) -> FoundHoles:
+def find_holes(file: OpenCheckpoint) -> FoundHoles:
     """Look for holes in the payload. Raises CheckpointFileError when the file cannot be read."""
     header = file.header
     holes = list(_holes(file.fileno(), header.payload_offset, header.size_bytes))
@@ -54,7 +54,7 @@ def find_holes(file: CheckpointFile) -> FoundHoles:
 
 def refuse_holes(header: Header) -> None:
     """Raise CheckpointFileError if a weight of the file was never written."""
-    with CheckpointFile(header.path, known=header) as file:
+    with OpenCheckpoint(header.path, known=header) as file:
         found = find_holes(file)
     if found:
         what = f"{len(found.tensors)} tensors ({', '.join(found.tensors[:3])}, ...) were never written"
@@ -88,7 +88,7 @@ def _holes(descriptor: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
         at = data
 
 
-def _zero_samples(file: CheckpointFile) -> int:
+def _zero_samples(file: OpenCheckpoint) -> int:
     """Count the blocks of nothing but zeros among 16 that lie evenly across the payload."""
     begin, end = file.header.payload_offset, file.header.size_bytes - file.header.trailing_bytes
     if end - begin < SAMPLES * SAMPLE_BYTES * 4:

@@ -10,7 +10,7 @@ from model.checkpoints import capability, sums
 from model.checkpoints.architecture import solve_dims
 from model.checkpoints.contents import Contents, read_contents
 from model.checkpoints.descriptions import describe, load_table
-from model.checkpoints.header import CheckpointFile, Header
+from model.checkpoints.header import Header, OpenCheckpoint
 from model.checkpoints.holes import FoundHoles, find_holes
 from model.checkpoints.identity import keyset_md5
 from model.checkpoints.lora_keys import is_lora
@@ -47,7 +47,7 @@ def inspect_file(
 
     Raises CheckpointFileError.
     """
-    with CheckpointFile(path, strict=strict) as file:
+    with OpenCheckpoint(path, strict=strict) as file:
         lora = is_lora(file.header.tensors)
         found = _inspect_lora(file, registry) if lora else _inspect_model(file, registry)
         if on_hashed is None:
@@ -64,7 +64,7 @@ def inspect_file(
         )
 
 
-def hash_file(file: CheckpointFile, on_bytes: OnBytes) -> str:
+def hash_file(file: OpenCheckpoint, on_bytes: OnBytes) -> str:
     """Return the SHA-256 of the whole file, told in steps of 4 MiB."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(HASH_BYTES))
     for offset in range(0, file.header.size_bytes, HASH_BYTES):
@@ -75,7 +75,7 @@ def hash_file(file: CheckpointFile, on_bytes: OnBytes) -> str:
     return digest.hexdigest()
 
 
-def _inspect_model(file: CheckpointFile, registry: PublishedFiles) -> Inspection:
+def _inspect_model(file: OpenCheckpoint, registry: PublishedFiles) -> Inspection:
     header, contents, holes = file.header, read_contents(file), find_holes(file)
     recognised, comparison = contents.recognised, contents.comparison
     dims = {} if comparison is None else dict(comparison.description.dims)
@@ -108,7 +108,7 @@ def _inspect_model(file: CheckpointFile, registry: PublishedFiles) -> Inspection
     )
 
 
-def _inspect_lora(file: CheckpointFile, registry: PublishedFiles) -> Inspection:
+def _inspect_lora(file: OpenCheckpoint, registry: PublishedFiles) -> Inspection:
     header, lora, holes = file.header, read_lora(file), find_holes(file)
     dims = solve_dims(LORA_VARIANT, header.shapes, fixed={"HD": 128})
     described = {

@@ -9,7 +9,7 @@ from typing import Final
 
 from model.checkpoints.architecture import solve_dims
 from model.checkpoints.descriptions import describe
-from model.checkpoints.header import CheckpointFile, Header
+from model.checkpoints.header import Header, OpenCheckpoint
 from model.checkpoints.lora_deltas import Delta, delta_of, keys_by_module, refuse_other_kinds
 from model.checkpoints.lora_keys import LoraKey, parse_lora_key
 from model.checkpoints.names import PARTS, pattern_of
@@ -52,7 +52,7 @@ class FoundLora:
         return dict(sorted(counts.items()))
 
 
-def read_lora(file: CheckpointFile) -> FoundLora:
+def read_lora(file: OpenCheckpoint) -> FoundLora:
     """Read the keys' meaning and the alphas; no factor is read. Raises CheckpointFileError."""
     header = file.header
     parsed = {name: parse_lora_key(name) for name in header.tensors}
@@ -127,7 +127,7 @@ def _shapes(header: Header, delta: Delta) -> list[Shape]:
     return sorted(shapes) + diff
 
 
-def _alphas(file: CheckpointFile, keys: Mapping[str, LoraKey]) -> dict[str, float]:
+def _alphas(file: OpenCheckpoint, keys: Mapping[str, LoraKey]) -> dict[str, float]:
     names = [name for name, key in keys.items() if key.role == "alpha"]
     found = {}
     for name in names[:ALPHAS_MAX]:
@@ -137,7 +137,7 @@ def _alphas(file: CheckpointFile, keys: Mapping[str, LoraKey]) -> dict[str, floa
     return found
 
 
-def _scalar(file: CheckpointFile, name: str) -> float | None:
+def _scalar(file: OpenCheckpoint, name: str) -> float | None:
     """Return a tensor of one floating-point element; None for any other."""
     entry = file.header.tensors[name]
     codes = {("F32", 4): "<f", ("F16", 2): "<e", ("F64", 8): "<d", ("BF16", 2): "<f"}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from model.checkpoints.header import CheckpointFile, Header
+from model.checkpoints.header import Header, OpenCheckpoint
 from model.checkpoints.header_text import TensorEntry
 from model.checkpoints.names import PART, fuse, wrapper_prefix
 from model.errors import CheckpointFileError
@@ -79,7 +79,7 @@ def own_shapes(header: Header, *, own_name: OwnName) -> dict[str, Shape]:
 
 def read_stored(header: Header, *, own_name: OwnName) -> Stored:
     """Sort a file's tensors into modules and read its markers. Raises CheckpointFileError."""
-    with CheckpointFile(header.path, known=header) as file:
+    with OpenCheckpoint(header.path, known=header) as file:
         markers = read_markers(file)
     for fault in (*markers.refusals, *markers.faults.values()):
         raise fault
@@ -94,7 +94,7 @@ def read_stored(header: Header, *, own_name: OwnName) -> Stored:
     return sort_tensors(kept, markers.read, own_name=own_name)
 
 
-def read_markers(file: CheckpointFile) -> Markers:
+def read_markers(file: OpenCheckpoint) -> Markers:
     """Read what every marker says, from all its carriers; what is wrong with one is kept, not raised.
 
     Raises CheckpointFileError only when the file itself cannot be read.
@@ -186,7 +186,7 @@ def _same(marker: Marker) -> Marker:
     return marker
 
 
-def _text(file: CheckpointFile, name: str, entry: TensorEntry) -> bytes:
+def _text(file: OpenCheckpoint, name: str, entry: TensorEntry) -> bytes:
     if entry.dtype != "U8" or len(entry.shape) != 1:
         raise CheckpointFileError(
             file.path, f"marker {name} is {entry.dtype} {list(entry.shape)}, not text in one row of U8"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model import audio_vae, video_vae
 from model.audio_vae import AudioDecoder
-from model.checkpoints.header import CheckpointFile, Header
+from model.checkpoints.header import Header, OpenCheckpoint
 from model.checkpoints.holes import refuse_holes
 from model.checkpoints.names import Layout
 from model.dit import H3Transformer
@@ -193,7 +193,7 @@ def _fill(
     """Read what a plan found, and give the module defaults where the file has none."""
     resident = [piece for piece in plan.pieces if not in_host_memory(piece.name)]
     names = [name for piece in resident for part in piece.parts for name, _ in part.tensors.values()]
-    with CheckpointFile(plan.header.path, known=plan.header) as file:
+    with OpenCheckpoint(plan.header.path, known=plan.header) as file:
         stored = read_tensors(file, names, device=device)
 
         def read(name: str) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from model.checkpoints.header import CheckpointFile
+from model.checkpoints.header import OpenCheckpoint
 from model.errors import CheckpointFileError, CheckpointMismatchError
 from model.loading.transfer import read_bytes
 
@@ -29,7 +29,7 @@ _FLOAT8_SIZE: Final = 0x7F
 """All bits but the sign, and in a value NaN."""
 
 
-def read_tensors(file: CheckpointFile, names: Iterable[str], *, device: torch.device) -> dict[str, Tensor]:
+def read_tensors(file: OpenCheckpoint, names: Iterable[str], *, device: torch.device) -> dict[str, Tensor]:
     """Return tensors as they are stored, each in memory of its own on `device`.
 
     Read here, since the reference library refuses trailing bytes. Raises CheckpointFileError.
@@ -41,7 +41,7 @@ def read_tensors(file: CheckpointFile, names: Iterable[str], *, device: torch.de
     }
 
 
-def read_tensor(file: CheckpointFile, name: str) -> Tensor:
+def read_tensor(file: OpenCheckpoint, name: str) -> Tensor:
     """Return one tensor as it is stored, in host memory. Raises CheckpointFileError."""
     return read_tensors(file, [name], device=torch.device("cpu"))[name]
 

@@ -19,7 +19,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from model.checkpoints.header import CheckpointFile
+from model.checkpoints.header import OpenCheckpoint
 from model.checkpoints.header_text import TensorEntry
 from model.errors import CheckpointFileError
 
@@ -40,7 +40,7 @@ class _Chunk:
 
 
 def read_bytes(
-    file: CheckpointFile, entries: Mapping[str, TensorEntry], *, device: torch.device
+    file: OpenCheckpoint, entries: Mapping[str, TensorEntry], *, device: torch.device
 ) -> dict[str, Tensor]:
     """Return each entry's bytes as a uint8 tensor [end - begin] of its own on `device`.
 
@@ -57,14 +57,14 @@ def read_bytes(
     return {name: found[name] for name in entries}
 
 
-def drop_page_cache(file: CheckpointFile) -> None:
+def drop_page_cache(file: OpenCheckpoint) -> None:
     """Let the system forget the file's pages; on unified memory they are taken from the GPU's share."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _chunks(
-    file: CheckpointFile,
+    file: OpenCheckpoint,
     entries: Mapping[str, TensorEntry],
     found: dict[str, Tensor],
     *,
@@ -92,7 +92,7 @@ def _chunks(
         yield chunk
 
 
-def _copy_in_lanes(file: CheckpointFile, chunks: Iterator[_Chunk], *, device: torch.device) -> None:
+def _copy_in_lanes(file: OpenCheckpoint, chunks: Iterator[_Chunk], *, device: torch.device) -> None:
     own_stream, lock = torch.cuda.current_stream(device), threading.Lock()
     begun = torch.cuda.Event()
     begun.record(own_stream)  # what used this memory before is over by then
@@ -108,7 +108,7 @@ def _copy_in_lanes(file: CheckpointFile, chunks: Iterator[_Chunk], *, device: to
 
 
 def _run_lane(
-    file: CheckpointFile,
+    file: OpenCheckpoint,
     take: Callable[[], _Chunk | None],
     *,
     after: torch.cuda.Event,
@@ -132,7 +132,7 @@ def _run_lane(
     stream.synchronize()
 
 
-def _read_into(file: CheckpointFile, target: memoryview, offset: int) -> None:
+def _read_into(file: OpenCheckpoint, target: memoryview, offset: int) -> None:
     """Fill `target` from byte `offset`; the lanes share the descriptor, so its position is left alone."""
     filled = 0
     while filled < len(target):

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.checkpoints.header import CheckpointFile
+from model.checkpoints.header import OpenCheckpoint
 from model.checkpoints.names import RENAMINGS, comfy_name, wrapper_prefix
 from model.dit.timesteps import TimeEmbedder
 from model.errors import CheckpointFileError
@@ -45,7 +45,7 @@ def read_time_embedder(path: Path) -> TimeEmbedder:
 
     Raises CheckpointFileError and CheckpointMismatchError.
     """
-    with CheckpointFile(path) as file:
+    with OpenCheckpoint(path) as file:
         prefix = wrapper_prefix(file.header.tensors)
         own = {
             comfy_name(name.removeprefix(prefix), RENAMINGS["transformer", "diffusers"]): name

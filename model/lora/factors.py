@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from model.checkpoints.header import CheckpointFile, Header
+from model.checkpoints.header import Header, OpenCheckpoint
 from model.checkpoints.holes import find_holes
 from model.checkpoints.lora_deltas import Delta, Pair
 from model.checkpoints.names import PARTS, Layout
@@ -53,7 +53,7 @@ def read_branches(
     pairs = [pair for delta in plan.deltas.values() for pair in delta.pairs.values()]
     alpha = default_alpha(plan.header) if any(pair.alpha is None for pair in pairs) else None
     branches = {}
-    with CheckpointFile(plan.header.path, known=plan.header) as file:
+    with OpenCheckpoint(plan.header.path, known=plan.header) as file:
         unwritten = find_holes(file).tensors
         if unwritten:
             raise LoraFileError(
@@ -116,7 +116,7 @@ def _checked_alpha(alpha: float) -> float:
 
 
 def _branch(
-    file: CheckpointFile, module: str, delta: Delta, *, alpha: float | None, config: TransformerConfig
+    file: OpenCheckpoint, module: str, delta: Delta, *, alpha: float | None, config: TransformerConfig
 ) -> Branch:
     """Return one linear's branch, float32 on the CPU."""
     down, up, scale = None, None, 1.0
@@ -136,7 +136,7 @@ def _branch(
     return Branch(down=down, up=up, bias=bias, scale=scale)
 
 
-def _check_scales(file: CheckpointFile, module: str, scales: Iterable[float]) -> None:
+def _check_scales(file: OpenCheckpoint, module: str, scales: Iterable[float]) -> None:
     """Raise LoraFileError where a factor, at any strength a job may name, leaves float32."""
     span = torch.finfo(torch.float32)
     for scale in scales:
@@ -148,7 +148,7 @@ def _check_scales(file: CheckpointFile, module: str, scales: Iterable[float]) ->
             )
 
 
-def _check_finite(file: CheckpointFile, module: str, branch: Branch) -> None:
+def _check_finite(file: OpenCheckpoint, module: str, branch: Branch) -> None:
     for tensor in branch.buffers():
         if not tensor.isfinite().all():
             kind = str(tensor.dtype).removeprefix("torch.")
@@ -169,7 +169,7 @@ def _block_diagonal(ups: Mapping[str, Tensor]) -> Tensor:
     return fused
 
 
-def _alpha(file: CheckpointFile, pair: Pair, *, default: float | None) -> float:
+def _alpha(file: OpenCheckpoint, pair: Pair, *, default: float | None) -> float:
     if pair.alpha is None:
         return pair.rank if default is None else default
     value = _read(file, pair.alpha).item()
@@ -179,7 +179,7 @@ def _alpha(file: CheckpointFile, pair: Pair, *, default: float | None) -> float:
         raise LoraFileError(file.path, f"{pair.alpha} is {value}, no positive number") from None
 
 
-def _read(file: CheckpointFile, name: str) -> Tensor:
+def _read(file: OpenCheckpoint, name: str) -> Tensor:
     """Return one tensor, float32. Raises LoraFileError for values that are not finite."""
     tensor = read_tensor(file, name).float()
     if not tensor.isfinite().all():

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from model.checkpoints.header import CheckpointFile
+from model.checkpoints.header import OpenCheckpoint
 from model.errors import CheckpointFileError
 from model.loading import transfer
 from model.loading.transfer import drop_page_cache, read_bytes
@@ -40,7 +40,7 @@ def test_every_byte_arrives_and_what_is_not_wanted_is_not_read(
     path = tmp_path / "a.safetensors"
     save_file(tensors, path)
 
-    with CheckpointFile(path) as file:
+    with OpenCheckpoint(path) as file:
         wanted = {name: file.header.tensors[name] for name in tensors if not name.startswith("05")}
         found = read_bytes(file, wanted, device=device)
 
@@ -56,7 +56,7 @@ def test_small_tensors_share_one_read_and_a_gap_begins_another(
     monkeypatch.setattr(transfer, "CHUNK_BYTES", 4096)
     path = tmp_path / "a.safetensors"
     save_file(tensors, path)
-    with CheckpointFile(path) as file:
+    with OpenCheckpoint(path) as file:
         entries = dict(file.header.tensors)
         del entries["06.1001"]
         chunks = list(transfer._chunks(file, entries, {}, device=torch.device("cpu")))
@@ -74,7 +74,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(
 ) -> None:
     path = tmp_path / "a.safetensors"
     save_file(tensors, path)
-    with CheckpointFile(path) as file:
+    with OpenCheckpoint(path) as file:
         os.truncate(path, path.stat().st_size - 5)
 
         with pytest.raises(CheckpointFileError, match="ended while it was read"):
@@ -84,7 +84,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(
 def test_dropping_the_page_cache_leaves_the_file_as_it_is(tmp_path: Path, tensors: dict[str, Tensor]) -> None:
     path = tmp_path / "a.safetensors"
     save_file(tensors, path)
-    with CheckpointFile(path) as file:
+    with OpenCheckpoint(path) as file:
         drop_page_cache(file)
 
         assert file.read_tensor("09.5000") == bytes(tensors["09.5000"].tolist())

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from model.checkpoints.header import HEADER_BYTES_MAX, CheckpointFile, read_header
+from model.checkpoints.header import HEADER_BYTES_MAX, OpenCheckpoint, read_header
 from model.checkpoints.header_text import TENSORS_MAX
 from model.errors import CheckpointFileError
 
@@ -265,7 +265,7 @@ def test_a_link_to_a_file_is_followed_and_refused_when_strict(path: Path, tmp_pa
 def test_reads_go_on_in_the_file_that_was_checked_though_its_name_means_another(path: Path) -> None:
     path.write_bytes(framed({"w": entry()}, b"first..."))
 
-    with CheckpointFile(path) as file:
+    with OpenCheckpoint(path) as file:
         path.rename(path.with_suffix(".old"))
         path.write_bytes(framed({"w": entry()}, b"second.."))
 
@@ -276,7 +276,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error_with_its_place(path: P
     content = framed({"w": entry()}, b"\0" * 8)
     path.write_bytes(content)
 
-    with CheckpointFile(path) as file:
+    with OpenCheckpoint(path) as file:
         os.truncate(path, len(content) - 3)
 
         with pytest.raises(CheckpointFileError, match="ended while it was read") as caught:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from model.checkpoints.descriptions import VARIANTS, TensorSpec, describe
-from model.checkpoints.header import CheckpointFile, read_header
+from model.checkpoints.header import OpenCheckpoint, read_header
 from model.synthetic.__main__ import run
 from model.synthetic.writer import write_file
 
@@ -34,7 +34,7 @@ def test_a_sparse_file_has_the_published_length_and_markers_and_takes_no_room(
     assert path.stat().st_size == facts["bytes"] == description.expect["file_bytes"]
     assert path.stat().st_blocks * 512 < 4 * 2**20
     assert facts["published_header"] == (variant in PUBLISHED)
-    with CheckpointFile(path, strict=True) as file:
+    with OpenCheckpoint(path, strict=True) as file:
         assert file.header.sha256 == PUBLISHED.get(variant, file.header.sha256) == facts["header_sha256"]
         assert file.header.shapes == {tensor.name: tensor.shape for tensor in description.tensors}
         for tensor in description.tensors:
