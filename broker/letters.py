@@ -29,8 +29,13 @@ class DeadLetter:
 
 def dead_letters(connection: redis.Redis, *, most: int, fleet: str = DEFAULT_FLEET) -> list[DeadLetter]:
     """Return the newest letters, newest first; what is none is left out. Raises QueueUnavailableError."""
-    with queue_errors(connection):
-        found = connection.lrange(keys.dead_key(fleet), -most, -1)
+    try:
+        with queue_errors(connection):
+            found = connection.lrange(keys.dead_key(fleet), -most, -1)
+    except redis.exceptions.ResponseError as error:
+        if "WRONGTYPE" not in str(error):
+            raise
+        return []  # `fleet_counts` names the key
     return [letter for raw in reversed(found) if (letter := _parse(raw)) is not None]
 
 

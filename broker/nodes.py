@@ -3,6 +3,8 @@
 A name belongs to one instance at a time: another one's card is neither replaced nor taken away.
 """
 
+import logging
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import redis
@@ -13,6 +15,8 @@ from broker import keys
 from broker.connection import queue_errors
 from queue_schemas.environment import DEFAULT_FLEET
 from queue_schemas.nodes import NodeCard
+
+log = logging.getLogger(__name__)
 
 _ANNOUNCE: Final = """
 -- KEYS: card, set of names. ARGV: card, lifetime, name, instance, instance that may be replaced.
@@ -69,9 +73,17 @@ def withdraw(connection: redis.Redis, node: str, *, instance: str = "", fleet: s
 def live_nodes(connection: redis.Redis, *, fleet: str = DEFAULT_FLEET) -> list[NodeCard]:
     """Return the card of every live node, by name; one that this version cannot read is left out."""
     with queue_errors(connection):
-        names = sorted(as_text(member) for member in connection.smembers(keys.nodes_key(fleet)))
+        names = sorted(_names(connection.smembers(keys.nodes_key(fleet)), key=keys.nodes_key(fleet)))
         cards = connection.mget([keys.node_key(fleet, name) for name in names]) if names else []
     return [card for raw in cards if raw is not None and (card := _parse(raw)) is not None]
+
+
+def _names(members: Iterable[bytes | str], *, key: str) -> Iterator[str]:
+    for member in members:
+        try:
+            yield as_text(member)
+        except UnicodeDecodeError:
+            log.warning("the set %s holds %.100r, which is no node's name; passed over", key, member)
 
 
 def _parse(raw: bytes | str) -> NodeCard | None:

@@ -1,17 +1,21 @@
 """What lies in the fleet's queues: how much waits, how much runs, for how long, and what needs a person."""
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import redis
 from rq.utils import as_text
 
 from broker import keys
 from broker.connection import queue_errors
+from broker.errors import QueueEntryError
 from queue_schemas.environment import DEFAULT_FLEET
 from queue_schemas.runs import Priority
+
+log = logging.getLogger(__name__)
 
 _RANK: Final = {priority: rank for rank, priority in enumerate(Priority)}
 
@@ -27,6 +31,8 @@ class QueueOverview:
     running: int
     oldest_seconds: float | None
     """How long its first entry has waited; None when it is empty."""
+    foreign: tuple[str, ...] = ()
+    """Its keys that hold something else; they count as empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,8 @@ class FleetCounts:
     """Failed at their last attempt."""
     parked: int
     """Nothing that a worker could read."""
+    foreign: tuple[str, ...] = ()
+    """Keys that hold something else; they count as empty."""
 
 
 def queue_overview(connection: redis.Redis, *, fleet: str = DEFAULT_FLEET) -> list[QueueOverview]:
@@ -51,18 +59,20 @@ def queue_overview(connection: redis.Redis, *, fleet: str = DEFAULT_FLEET) -> li
                 pipeline.llen(keys.list_key(queue.name))
                 pipeline.zcard(keys.leases_key(queue.name))
                 pipeline.lindex(keys.list_key(queue.name), 0)
-            answers = pipeline.execute()
-        queued_at = _queued_times(connection, answers[2::3])
+            answers = pipeline.execute(raise_on_error=False)
+        counts = [[_known(answer) for answer in answers[at : at + 3]] for at in range(0, len(answers), 3)]
+        queued_at = _queued_times(connection, [head for _, _, head in counts])
     return [
         QueueOverview(
             name=queue.name,
             priority=queue.priority,
             needs=queue.needs,
-            queued=queued,
-            running=running,
+            queued=queued or 0,
+            running=running or 0,
             oldest_seconds=None if since is None else max(0.0, now - since),
+            foreign=_foreign({keys.list_key(queue.name): queued, keys.leases_key(queue.name): running}),
         )
-        for queue, queued, running, since in zip(queues, answers[::3], answers[1::3], queued_at, strict=True)
+        for queue, (queued, running, _), since in zip(queues, counts, queued_at, strict=True)
     ]
 
 
@@ -72,8 +82,25 @@ def fleet_counts(connection: redis.Redis, *, fleet: str = DEFAULT_FLEET) -> Flee
         pipeline.zcard(keys.due_key(fleet))
         pipeline.llen(keys.dead_key(fleet))
         pipeline.hlen(keys.poison_key(fleet))
-        due, dead, parked = pipeline.execute()
-    return FleetCounts(due=due, dead=dead, parked=parked)
+        due, dead, parked = (_known(answer) for answer in pipeline.execute(raise_on_error=False))
+    foreign = _foreign({keys.due_key(fleet): due, keys.dead_key(fleet): dead, keys.poison_key(fleet): parked})
+    return FleetCounts(due=due or 0, dead=dead or 0, parked=parked or 0, foreign=foreign)
+
+
+def _known(answer: Any) -> Any:
+    """Return an answer; None where the key holds something of another type."""
+    if isinstance(answer, redis.exceptions.ResponseError) and "WRONGTYPE" in str(answer):
+        return None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _foreign(counts: Mapping[str, int | None]) -> tuple[str, ...]:
+    found = tuple(key for key, count in counts.items() if count is None)
+    for key in found:
+        log.warning("the key %s holds something else than this project writes; passed over", key)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +114,16 @@ class RegisteredQueue:
 
 def registered_queues(connection: redis.Redis, *, fleet: str) -> list[RegisteredQueue]:
     """Return every queue of the fleet, most urgent first; a registration that cannot be read is left out."""
-    found = []
-    for name, raw in connection.hgetall(keys.registered_key(fleet)).items():
+    found, key = [], keys.registered_key(fleet)
+    try:
+        registered = connection.hgetall(key)
+    except redis.exceptions.ResponseError as error:
+        if "WRONGTYPE" not in str(error):
+            raise
+        raise QueueEntryError(
+            f"the key {key} holds something else; delete it (redis-cli DEL {key})"
+        ) from None
+    for name, raw in registered.items():
         try:
             fields = json.loads(raw)
             queue = RegisteredQueue(as_text(name), Priority(fields["priority"]), list(fields["needs"]))

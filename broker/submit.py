@@ -41,6 +41,9 @@ local name, date, fleet = ARGV[1], ARGV[3], ARGV[7]
 local t = redis.call('TIME')
 local time = t[1] .. '.' .. string.format('%06d', t[2])
 local outcomes, sweeps = {}, {}
+-- First, because a full server refuses nothing more once a script has written, and never a DEL.
+redis.call('SADD', KEYS[2], KEYS[1])
+redis.call('HSET', KEYS[3], name, ARGV[2])
 for a = 10, #ARGV, 4 do
   local entry, sweep = ARGV[a], ARGV[a + 3]
   local key = ARGV[8] .. entry
@@ -72,8 +75,6 @@ for a = 10, #ARGV, 4 do
   end
   outcomes[#outcomes + 1] = outcome
 end
-redis.call('SADD', KEYS[2], KEYS[1])
-redis.call('HSET', KEYS[3], name, ARGV[2])
 for sweep, _ in pairs(sweeps) do redis.call('ZADD', KEYS[5], 'NX', t[1], sweep) end
 redis.call('XADD', KEYS[4], 'MAXLEN', 1, '*', 'queue', name)
 return outcomes

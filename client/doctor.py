@@ -17,8 +17,10 @@ import redis
 from broker.address import show_address
 from broker.connection import connect, queue_errors
 from broker.errors import BrokerError, QueueAddressError
+from broker.keys import round_key
 from broker.nodes import live_nodes
 from broker.overview import fleet_counts, queue_overview
+from broker.refusals import QueueRefusesError
 from client.fleet import StoreView, is_served, node_command_line, node_for, other_store
 from client.settings import ClientSettings
 from queue_schemas.nodes import EngineState, NodeCard
@@ -63,7 +65,7 @@ def examine(settings: ClientSettings) -> list[Finding]:
     except BrokerError as error:
         findings.append(_fault("redis", str(error), remedy="h3-worker run --embedded starts one for a trial"))
     else:
-        findings += _examined("redis", lambda: _redis(connection, settings.redis_url))
+        findings += _examined("redis", lambda: _redis(connection, settings.redis_url, fleet=settings.fleet))
         try:
             nodes = found = live_nodes(connection, fleet=settings.fleet)
             findings += _examined("queues", lambda: _queues(connection, found, settings=settings))
@@ -93,7 +95,7 @@ def _examined(subject: str, check: Callable[[], Iterator[Finding]]) -> list[Find
     return findings
 
 
-def _redis(connection: redis.Redis, url: str) -> Iterator[Finding]:
+def _redis(connection: redis.Redis, url: str, *, fleet: str) -> Iterator[Finding]:
     with queue_errors(connection):
         facts = connection.info()
         version = str(facts.get("redis_version", "0"))
@@ -117,6 +119,7 @@ def _redis(connection: redis.Redis, url: str) -> Iterator[Finding]:
             "appendonly yes" if facts.get("aof_enabled") else "appendonly no: a restart loses what waits",
             remedy="set appendonly yes; after a loss: h3 sweep --resume SWEEP",
         )
+        yield _redis_write(connection, fleet=fleet)
         round_trips, offset = _clock(connection)
     latency_ms = statistics.median(round_trips) * 1_000
     yield _finding(
@@ -131,6 +134,17 @@ def _redis(connection: redis.Redis, url: str) -> Iterator[Finding]:
         f"{offset:+.1f} s against this machine",
         remedy="set both clocks by NTP: waiting times and signed links go by them",
     )
+
+
+def _redis_write(connection: redis.Redis, *, fleet: str) -> Finding:
+    """Try a write: a full server and a replica answer everything else."""
+    key = round_key(fleet, "doctor")
+    try:
+        connection.set(key, "1", ex=60)
+        connection.delete(key)
+    except QueueRefusesError as error:
+        return _fault("redis write", f"it takes no writes ({error.reason})", remedy=error.remedy)
+    return _finding("redis write", True, "a key can be written and removed")
 
 
 def _clock(connection: redis.Redis) -> tuple[list[float], float]:
@@ -150,6 +164,7 @@ def _queues(
 ) -> Iterator[Finding]:
     start = _start(settings)
     for queue in queue_overview(connection, fleet=settings.fleet):
+        yield from map(_foreign, queue.foreign)
         if queue.queued and not is_served(queue.needs, nodes):
             yield _fault(
                 "queues",
@@ -157,12 +172,18 @@ def _queues(
                 remedy=f"start such a node: {node_for(queue.needs, start=start)}; or h3 cancel SWEEP",
             )
     counts = fleet_counts(connection, fleet=settings.fleet)
+    yield from map(_foreign, counts.foreign)
     yield _finding(
         "queues",
         counts.parked == 0,
         f"{counts.dead} runs failed at their last attempt, {counts.parked} entries that no node could read",
         remedy="somebody else writes to this Redis, or nodes and clients differ in version",
     )
+
+
+def _foreign(key: str) -> Finding:
+    said = f"the key {key} holds something else than this project writes"
+    return _fault("queues", said, remedy=f"remove it: redis-cli DEL {key}")
 
 
 def _storage(store: ArtifactStore) -> Iterator[Finding]:

@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
+from own_redis import OwnRedis
 
+from broker.errors import QueueUnavailableError
 from client.client import H3Client
 from client.doctor import Finding, examine
 from client.settings import ClientSettings
@@ -106,3 +109,49 @@ def test_another_store_under_the_address_of_the_nodes_is_a_fault(
     assert said in fault.said
     assert "mount" in fault.said
     assert "set --storage" not in fault.said
+
+
+def test_a_redis_that_takes_no_writes_is_a_fault_and_refuses_a_submission(
+    look: Callable[..., dict[str, Finding]], own_redis: OwnRedis, make_job: Callable[..., Any], storage: Path
+) -> None:
+    client = H3Client(redis_url=own_redis.url, storage_url=str(storage))
+    client.submit(make_job())
+    server = redis.Redis.from_url(own_redis.url)
+    server.config_set("maxmemory", 100_000)
+
+    full = look(redis_url=own_redis.url)["redis write"]
+    with pytest.raises(QueueUnavailableError, match="its memory is full"):
+        client.submit(make_job(seed=8))
+    server.config_set("maxmemory", 0)
+    server.replicaof("127.0.0.1", "1")
+    replica = look(redis_url=own_redis.url)["redis write"]
+    server.close()
+
+    assert "OOM" in full.said
+    assert "raise its maxmemory" in (full.remedy or "")
+    assert "READONLY" in replica.said
+
+
+def test_what_somebody_else_wrote_is_named_and_hides_nothing(
+    look: Callable[..., dict[str, Finding]],
+    client: H3Client,
+    node: "FakeNode",
+    make_job: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node.announce("h3-tiny")
+    node.connection.sadd("h3:nodes", b"\xff")
+    client.submit(make_job())
+    node.connection.hset("h3:queues", "junk", '{"priority":"high","needs":[]}')
+    for key in ("rq:queue:junk", "rq:wip:junk", "h3:dead"):
+        node.connection.set(key, "s")
+
+    overview, cards, faults = client.jobs(), client.nodes(), look()
+
+    assert (overview.counts.dead, len(cards)) == (0, 1)
+    assert sum(queue.queued for queue in overview.queues) == 1
+    assert "redis-cli DEL" in (faults["queues"].remedy or "")
+    for named in ("rq:queue:junk", "rq:wip:junk", "h3:dead", "xff"):
+        assert named in caplog.text
+    node.connection.set("h3:queues", "s")
+    assert "redis-cli DEL h3:queues" in look()["queues"].said
