@@ -103,7 +103,9 @@ def test_bad_input_is_refused_in_one_sentence_and_leaves_nothing(
 def test_a_disk_too_small_is_told_before_anything_is_written(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10**9}))
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda folder: type("Usage", (), {"total": 10**12, "free": 10**9})
+    )
 
     assert run(["--variant", "dit_pruned_nvfp4", "--size", "full", str(path)]) == 2
 
