@@ -127,9 +127,7 @@ def test_a_service_that_ends_costs_neither_films_nor_attempts(
 ) -> None:
     fleet = replace(fleet, settings=replace(fleet.settings, storage_url=own_s3.url))
     store = open_store(own_s3.url)
-    same = (
-        StoreIdentity(store=store_identity(store)).model_dump_json().encode()
-    )
+    same = StoreIdentity(store=store_identity(store)).model_dump_json().encode()
     with fleet.watched(), fleet.pulling():
         made = fleet.submit(prompt="hold")
         wait_until(pipeline.in_step.is_set, what="the job is in a step")
