@@ -77,7 +77,7 @@ def queue_errors(connection: redis.Redis) -> Iterator[None]:
     try:
         yield
     except redis.exceptions.AuthenticationError as error:
-        raise QueueUnavailableError(address, f"{error}", remedy=_CHECK_LOGIN) from None
+        raise _login_refused(address, error) from None
     except redis.exceptions.BusyLoadingError as error:
         raise QueueUnavailableError(address, f"{error}", remedy=_WAIT) from None
     except QueueRefusesError as error:
@@ -90,7 +90,18 @@ def queue_errors(connection: redis.Redis) -> Iterator[None]:
     except redis.exceptions.ResponseError as error:
         if not str(error).startswith(("NOAUTH", "WRONGPASS", "NOPERM", "invalid username")):
             raise
-        raise QueueUnavailableError(address, f"{error}", remedy=_CHECK_LOGIN) from None
+        raise _login_refused(address, error) from None
+
+
+def _login_refused(address: str, error: Exception) -> QueueUnavailableError:
+    """Say which it is: a login is missing, is not known, or is not enough for what was asked."""
+    if str(error).startswith(("NOAUTH", "HELLO must", "Authentication required")):
+        reason = "it wants a password"
+    elif str(error).startswith(("NOPERM", "this user has no permissions")):
+        reason = f"{error}"
+    else:
+        reason = "it does not know this user and password"
+    return QueueUnavailableError(address, reason, remedy=_CHECK_LOGIN, answers=True)
 
 
 def _address(connection: redis.Redis) -> str:

@@ -25,3 +25,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; return its exit code."""
     return run_command_line(app, arguments, name="h3", interrupted="h3: interrupted")
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import redis
 
 from queue_schemas.environment import DEFAULT_REDIS_URL
+from queue_schemas.errors import EXIT_REFUSED
 from worker.children import Child
 from worker.errors import NodeStartError
 
@@ -94,7 +95,8 @@ def check_port(port: int) -> None:
     if fault is not None:
         raise NodeStartError(
             f"cannot listen on 127.0.0.1:{port} ({fault}); stop what listens there, "
-            "set H3_PORT / --port, or use it as it is with --engine-url"
+            "set H3_PORT / --port, or use it as it is with --engine-url",
+            exit_code=EXIT_REFUSED,
         )
 
 

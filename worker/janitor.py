@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 ABANDONED_SECONDS: Final = 86_400.0
 """Far longer than an upload takes: one that is removed in its middle fails, and is repeated."""
 CLEAN_EVERY_SECONDS: Final = 86_400.0
+AWAY_EVERY_SECONDS: Final = 30.0
+"""How often an outage of Redis is told of."""
 _LOCK_TICKS = 3
 _DIED = JobError(
     code=ErrorCode.INTERNAL,
@@ -71,6 +73,7 @@ class Janitor:
         self._settled_at: float | None = None
         """From when on leases that ran out may be taken; None while another janitor leads."""
         self._next_tick = 0.0
+        self._tell_away_at = float("-inf")
 
     def step(self) -> None:
         """Do what is due now; cheap when nothing is. A Redis that is away is waited for."""
@@ -78,8 +81,12 @@ class Janitor:
             if self._leads():
                 self._work()
         except (*AWAY, QueueUnavailableError) as error:
-            log.warning("Redis is away (%s)", type(error).__name__)
+            if self._clock() >= self._tell_away_at:
+                log.warning("Redis is away (%s)", type(error).__name__)
+                self._tell_away_at = self._clock() + AWAY_EVERY_SECONDS
             self._settled_at = None
+        else:
+            self._tell_away_at = float("-inf")
 
     def close(self) -> None:
         """Let another lead at once."""

@@ -61,7 +61,7 @@ class Membership:
     def check_store(self) -> None:
         """Compare this node's store with the fleet's, if it has one, and write to it; `join` fixes it if not.
 
-        Raises NodeStartError, QueueUnavailableError.
+        Raises NodeStartError, QueueUnavailableError, StorageUnavailableError.
         """
         try:
             fleets = fleet_store(self.connection, fleet=self.fleet)
@@ -76,7 +76,7 @@ class Membership:
 
     def _compare_store(self, fleets: StoreAgreement) -> None:
         if not self.store_id and fleets.url == self.store.url:
-            raise NodeStartError(missing_store(fleets.url, found=None, wanted=fleets.store_id))
+            raise StorageUnavailableError(missing_store(fleets.url, found=None, wanted=fleets.store_id))
         if fleets.store_id != self.store_id:
             own = f"store {self.store_id[:8]}" if self.store_id else "no store yet"
             raise NodeStartError(
@@ -179,10 +179,13 @@ class Membership:
                 exit_code=EXIT_REFUSED,
             )
 
-    def _refusal(self, error: StorageError | BrokerError) -> NodeStartError | QueueUnavailableError:
+    def _refusal(self, error: StorageError | BrokerError) -> Exception:
+        """Return an error that may pass as it is, and any other as a refusal of this node."""
         if isinstance(error, QueueUnavailableError):
             return error
-        is_lasting = isinstance(error, StorageUnavailableError) and error.is_lasting
+        if isinstance(error, StorageUnavailableError) and not error.is_lasting:
+            return error
+        is_lasting = isinstance(error, StorageUnavailableError)
         return NodeStartError(str(error), exit_code=EXIT_REFUSED if is_lasting else error.code.exit_code)
 
     def _card(self, ready: EngineReady) -> NodeCard:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+import redis
 from own_redis import OwnRedis
 
 from broker.connection import ANSWER_SECONDS, connect, hurry, queue_errors
@@ -40,6 +41,16 @@ def test_a_login_that_the_server_does_not_know_is_told_as_such(redis_url: str) -
         connect(redis_url.replace("redis://", "redis://fox:hunter2@"))
 
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_server_that_wants_a_password_is_told_as_such(own_redis: OwnRedis) -> None:
+    with redis.Redis.from_url(own_redis.url) as server:
+        server.config_set("requirepass", "hunter2")
+
+    with pytest.raises(
+        QueueUnavailableError, match=r"the Redis at \S+ .* \(it wants a password\); check user"
+    ):
+        connect(own_redis.url)
 
 
 def test_a_database_that_the_server_does_not_have_is_refused_as_an_address(redis_url: str) -> None:

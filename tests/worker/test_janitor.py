@@ -190,3 +190,16 @@ def test_a_redis_that_is_away_is_waited_for(store: LocalStore, clock: Clock, fre
     janitor = make_janitor(nowhere, store, clock)
     janitor.step()
     janitor.close()
+
+
+def test_a_redis_that_is_away_is_told_of_once_and_then_every_half_minute(
+    store: LocalStore, clock: Clock, free_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    nowhere = redis.Redis(port=free_port, retry=None)
+    janitor = make_janitor(nowhere, store, clock)
+
+    for _ in range(31):
+        janitor.step()
+        clock.now += 1.0
+
+    assert caplog.text.count("Redis is away") == 2

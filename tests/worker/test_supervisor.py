@@ -295,7 +295,8 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(node: Node, tmp_pat
 
     ended = refused(node_environment(tmp_path / "other", port=int(port)))
 
-    assert ended.returncode == 3
+    assert ended.returncode == 2
+    assert json.loads(ended.stdout)["error"]["code"] == "invalid_request"
     assert f"cannot listen on 127.0.0.1:{port}" in ended.stderr
     assert httpx.get(f"{node.ready['engine_url']}/ready", trust_env=False).status_code == 200
 
