@@ -28,7 +28,7 @@ class QueueUnavailableError(BrokerError):
     def __init__(self, address: str, reason: str, *, remedy: str, answers: bool = False) -> None:
         fault = f"the Redis at {address} takes no commands" if answers else f"no Redis answers at {address}"
         super().__init__(f"{fault} ({reason}); {remedy}")
-        self.address, self.reason, self.remedy = address, reason, remedy
+        self.address, self.reason, self.remedy, self.answers = address, reason, remedy, answers
 
 
 class QueueEntryError(BrokerError):

@@ -3,9 +3,10 @@
 Every one of them takes whole ids, or eight or more characters of one that fit no other.
 """
 
+import re
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -16,6 +17,11 @@ from client.report import follow_to_end, read_results, run_line
 from client.session import Session, command
 from queue_schemas.errors import EXIT_NO, EXIT_OK
 from queue_schemas.events import JobStatus
+from storage.errors import StorageUnavailableError
+
+_QUEUE_SECONDS: Final = 8.0
+"""How long a cancel waits for a Redis that starts anew."""
+_RUN_ID: Final = re.compile(r"[0-9a-f]{32}(-[^/]+)?")
 
 Ids = Annotated[list[str], typer.Argument(help="Runs or sweeps; 8 characters do.", metavar="ID...")]
 
@@ -74,8 +80,15 @@ def cancel(
 ) -> int:
     """Cancel runs: what waits at once, what runs at its next step. Code 1 when another sweep keeps one."""
     found: dict[str, str] = {}
+    session.client.wait_for_queue(seconds=_QUEUE_SECONDS)
     for name in ids:
-        outcomes = session.client.cancel(session.client.find(name), force=force)
+        try:
+            outcomes = session.client.cancel(session.client.find(name), force=force)
+        except StorageUnavailableError as error:
+            outcomes = session.client.cancel_in_queue(name) if _RUN_ID.fullmatch(name) else {}
+            if not outcomes:
+                raise
+            session.note(f"{error}; cancelled in the queue alone, cancel again when the store is back")
         found |= {run_id: str(outcome) for run_id, outcome in outcomes.items()}
     counts = Counter(found.values())
     session.console.print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))

@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack
 import redis
 
 from broker.address import show_address
-from broker.cancel import CancelOutcome
+from broker.cancel import CancelOutcome, cancel_runs
 from broker.connection import connect, queue_errors
 from broker.errors import QueueEntryError, QueueUnavailableError
 from broker.keys import check_fleet, entry_id
@@ -296,6 +296,29 @@ class H3Client:
             fleet=self.fleet,
             to_write=self._store_to_write,
         )
+
+    def cancel_in_queue(self, run_id: str) -> dict[str, CancelOutcome]:
+        """Cancel a run by its whole id while storage is away; the next cancel writes a manifest that is due.
+
+        Empty where the queue holds no such run. Raises QueueUnavailableError.
+        """
+        entries = [e for e in find_entries(self._connection, run_id) if e.rpartition("-")[0] == run_id]
+        outcomes = cancel_runs(self._connection, entries, fleet=self.fleet)
+        going = [o for o in outcomes if o in (CancelOutcome.REMOVED, CancelOutcome.SIGNALLED)]
+        return {run_id: (going or outcomes)[-1]} if outcomes else {}
+
+    def wait_for_queue(self, *, seconds: float) -> None:
+        """Wait for a Redis that starts anew. Raises QueueUnavailableError after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                with queue_errors(self._connection):
+                    self._connection.ping()
+                return
+            except QueueUnavailableError as error:
+                if error.answers or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.25)
 
     def upload(self, path: Path) -> Upload:
         """Store a reference under the hash of its content.

@@ -2,10 +2,15 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
+from own_redis import OwnRedis
 
 from broker import keys
 from broker.cancel import CancelOutcome, cancel_runs, is_cancelled
+from broker.errors import QueueUnavailableError
 from broker.turns import turns
 from client.client import H3Client
 from client.handle import Outcome
@@ -116,3 +121,32 @@ def test_where_the_store_does_not_decide_a_cancelled_manifest_waits_for_its_turn
 
     assert asked.result() == {run.run_id: CancelOutcome.ENDED}
     assert client.get(run.run_id).status is JobStatus.SUCCEEDED
+
+
+def test_a_run_is_cancelled_in_the_queue_while_storage_is_away(
+    client: H3Client, node: "FakeNode", make_job: MakeJob, storage: Path, redis_url: str
+) -> None:
+    run = client.submit(make_job())
+    storage.rename(storage.with_name("away"))
+    storage.write_text("in the way")
+
+    found = client.cancel_in_queue(run.run_id)
+
+    assert found == {run.run_id: CancelOutcome.REMOVED}
+    assert node.queued() == []
+    assert client.cancel_in_queue("0" * 32) == {}
+
+
+def test_a_cancel_waits_for_a_redis_that_starts_anew(
+    own_redis: OwnRedis, storage: Path, free_port: int
+) -> None:
+    client = H3Client(redis_url=own_redis.url, storage_url=str(storage))
+    own_redis.kill()
+
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(client.wait_for_queue, seconds=20.0)
+        own_redis.start()
+        waiting.result()
+
+    with pytest.raises(QueueUnavailableError):
+        H3Client(redis_url=f"redis://127.0.0.1:{free_port + 1}/0").wait_for_queue(seconds=0.0)
