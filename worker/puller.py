@@ -76,7 +76,9 @@ class Puller(Worker):
         """Never suspended: rq's flag would stop every fleet on this Redis, and asking needs a Redis."""
 
     def set_state(self, state: str, pipeline: Pipeline | None = None) -> None:
-        """Note the state; only people read it, so a Redis that is away costs nothing."""
+        """Note the state, if it is another; only people read it, so a Redis that is away costs nothing."""
+        if state == self.get_state():
+            return
         try:
             super().set_state(state, pipeline=pipeline)
         except AWAY as error:
