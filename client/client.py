@@ -18,7 +18,7 @@ from broker.address import show_address
 from broker.cancel import CancelOutcome, cancel_runs
 from broker.connection import connect, queue_errors
 from broker.errors import QueueEntryError, QueueUnavailableError
-from broker.keys import check_fleet, entry_id
+from broker.keys import check_fleet, entry_id, poison_key
 from broker.nodes import live_nodes
 from broker.states import RunState, find_entries, read_states
 from broker.submit import submit_runs
@@ -418,7 +418,16 @@ class H3Client:
         asked = [SweepRun(run_id=name, job={})]
         (handle,) = newest_handles(self.store, asked, states=self._states, sweep_id=None)
         is_known = settled(self.store, handle) is not None or self._states([handle])[0].status is not None
-        return handle if is_known else None
+        return handle if is_known and not self._is_parked(handle) else None
+
+    def _is_parked(self, run: RunHandle) -> bool:
+        """Say whether the entry of this name is one that no node could read: no run of anybody."""
+        try:
+            with queue_errors(self._connection):
+                entry = entry_id(run.run_id, run.generation)
+                return bool(self._connection.hexists(poison_key(self.fleet), entry))
+        except (QueueUnavailableError, redis.exceptions.ResponseError):
+            return False
 
     def _read_sweep(self, name: str) -> Sweep | None:
         try:

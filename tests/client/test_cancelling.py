@@ -13,6 +13,7 @@ from broker.cancel import CancelOutcome, cancel_runs, is_cancelled
 from broker.errors import QueueUnavailableError
 from broker.turns import turns
 from client.client import H3Client
+from client.errors import UnknownRunError
 from client.handle import Outcome
 from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobStatus
@@ -150,3 +151,11 @@ def test_a_cancel_waits_for_a_redis_that_starts_anew(
 
     with pytest.raises(QueueUnavailableError):
         H3Client(redis_url=f"redis://127.0.0.1:{free_port + 1}/0").wait_for_queue(seconds=0.0)
+
+
+def test_an_entry_that_no_node_could_read_is_no_run(client: H3Client, node: "FakeNode") -> None:
+    node.connection.hset("rq:job:pickle-1", mapping={"status": "failed", "fleet": "h3"})
+    node.connection.hset("h3:poison", "pickle-1", "DeserializationError")
+
+    with pytest.raises(UnknownRunError):
+        client.find("pickle")
