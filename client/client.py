@@ -21,7 +21,7 @@ from broker.errors import QueueEntryError, QueueUnavailableError
 from broker.keys import check_fleet, entry_id, poison_key
 from broker.nodes import live_nodes
 from broker.states import RunState, find_entries, read_states
-from broker.submit import submit_runs
+from broker.submit import check_runs, submit_runs
 from broker.sweeps import watch_sweep
 from client.cancelling import cancel_handle
 from client.errors import DamagedArtifactError, NodeRequiredError, UnknownRunError
@@ -366,6 +366,7 @@ class H3Client:
         if how.require_node and waiting:
             raise NodeRequiredError(f"{waiting[0]}. Nothing was queued (--require-node)")
         entries = queue_entries(sweep, queued, needs=needs)
+        check_runs(entries)
         data = sweep_bytes(sweep)
         self._store_to_write().put_bytes(sweep_key(sweep.sweep_id), data)
         try:
