@@ -145,10 +145,17 @@ def submit_runs(
     codes: dict[int, int] = {}
     with queue_errors(connection):
         for batch in _batches(runs, fleet=fleet):
-            answers = script(
-                keys=_script_keys(runs[batch[0]], fleet=fleet),
-                args=list(_script_args(runs, batch=batch, fleet=fleet)),
-            )
+            try:
+                answers = script(
+                    keys=_script_keys(runs[batch[0]], fleet=fleet),
+                    args=list(_script_args(runs, batch=batch, fleet=fleet)),
+                )
+            except redis.exceptions.ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                raise QueueEntryError(
+                    f"a key of the fleet {fleet!r} holds something else; `h3 doctor` or `h3 jobs` names it"
+                ) from None
             codes.update(zip(batch, answers, strict=True))
     return [_outcome(run, codes[index], fleet=fleet) for index, run in enumerate(runs)]
 

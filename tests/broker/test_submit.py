@@ -147,3 +147,10 @@ def test_the_time_of_queueing_is_the_servers_own(redis_connection: redis.Redis) 
 
     queued = float(redis_connection.hget(keys.entry_key("ab12-1"), "queued_time") or b"0")
     assert before[0] + before[1] / 1e6 <= queued <= after[0] + after[1] / 1e6
+
+
+def test_a_foreign_key_in_the_fleets_place_is_one_sentence(redis_connection: redis.Redis) -> None:
+    redis_connection.set(keys.registered_key("h3"), "something else")
+
+    with pytest.raises(QueueEntryError, match="holds something else; `h3 doctor`"):
+        submit_runs(redis_connection, [make_run()])
