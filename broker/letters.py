@@ -7,6 +7,7 @@ import redis
 
 from broker import keys
 from broker.connection import queue_errors
+from broker.refusals import met_foreign_key
 from queue_schemas import limits
 from queue_schemas.environment import DEFAULT_FLEET
 
@@ -33,7 +34,7 @@ def dead_letters(connection: redis.Redis, *, most: int, fleet: str = DEFAULT_FLE
         with queue_errors(connection):
             found = connection.lrange(keys.dead_key(fleet), -most, -1)
     except redis.exceptions.ResponseError as error:
-        if "WRONGTYPE" not in str(error):
+        if not met_foreign_key(error):
             raise
         return []  # `fleet_counts` names the key
     return [letter for raw in reversed(found) if (letter := _parse(raw)) is not None]

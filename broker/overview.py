@@ -12,6 +12,7 @@ from rq.utils import as_text
 from broker import keys
 from broker.connection import queue_errors
 from broker.errors import QueueEntryError
+from broker.refusals import met_foreign_key
 from queue_schemas.environment import DEFAULT_FLEET
 from queue_schemas.runs import Priority
 
@@ -89,9 +90,9 @@ def fleet_counts(connection: redis.Redis, *, fleet: str = DEFAULT_FLEET) -> Flee
 
 def _known(answer: Any) -> Any:
     """Return an answer; None where the key holds something of another type."""
-    if isinstance(answer, redis.exceptions.ResponseError) and "WRONGTYPE" in str(answer):
-        return None
     if isinstance(answer, Exception):
+        if met_foreign_key(answer):
+            return None
         raise answer
     return answer
 
@@ -118,7 +119,7 @@ def registered_queues(connection: redis.Redis, *, fleet: str) -> list[Registered
     try:
         registered = connection.hgetall(key)
     except redis.exceptions.ResponseError as error:
-        if "WRONGTYPE" not in str(error):
+        if not met_foreign_key(error):
             raise
         raise QueueEntryError(
             f"the key {key} holds something else; delete it (redis-cli DEL {key})"

@@ -31,6 +31,11 @@ _BY_TYPE: Final[Mapping[type[Exception], str]] = {
 _CODE: Final = re.compile(rf"(?:^|-)({'|'.join(_REFUSALS)}) ")
 
 
+def met_foreign_key(error: Exception) -> bool:
+    """Say whether a command, or one of a script, met a key that holds something of another type."""
+    return isinstance(error, redis.exceptions.ResponseError) and "WRONGTYPE" in str(error)
+
+
 class QueueRefusesError(redis.exceptions.ConnectionError):
     """Raised when Redis answers that it cannot do now what it was asked; it may later."""
 

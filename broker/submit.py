@@ -19,6 +19,7 @@ from rq.utils import now, utcformat
 from broker import keys
 from broker.connection import queue_errors
 from broker.errors import QueueEntryError
+from broker.refusals import met_foreign_key
 from broker.serializer import StrictJson
 from queue_schemas import limits
 from queue_schemas.environment import DEFAULT_FLEET
@@ -151,7 +152,7 @@ def submit_runs(
                     args=list(_script_args(runs, batch=batch, fleet=fleet)),
                 )
             except redis.exceptions.ResponseError as error:
-                if "WRONGTYPE" not in str(error):
+                if not met_foreign_key(error):
                     raise
                 raise QueueEntryError(
                     f"a key of the fleet {fleet!r} holds something else; `h3 doctor` or `h3 jobs` names it"
