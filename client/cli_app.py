@@ -3,12 +3,12 @@
 Commands register themselves here; `cli.py` brings them together.
 """
 
-from importlib import metadata
 from typing import Annotated
 
 import typer
 
 from client.options import COMMON_OPTIONS, Fleet, Json, Quiet, Redis, Storage
+from queue_schemas.versions import installed_versions
 
 PACKAGE = "h3-blackwell-runtime"
 
@@ -25,10 +25,7 @@ app = typer.Typer(
 
 def version() -> str:
     """Return the installed version; a source tree without metadata says so."""
-    try:
-        return metadata.version(PACKAGE)
-    except metadata.PackageNotFoundError:
-        return "unknown (a source tree that is not installed)"
+    return installed_versions([PACKAGE]).get(PACKAGE, "unknown (a source tree that is not installed)")
 
 
 def _show_version(asked: bool) -> None:

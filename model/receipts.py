@@ -1,10 +1,7 @@
 """What a record says about the runtime: files with their identities, device, driver, versions, memory."""
 
 import subprocess
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +10,7 @@ import torch
 from model.loading.files import ResidentFiles
 from model.loading.sample import sample_sha256
 from queue_schemas.benchmark import CheckpointFile, CheckpointSet
+from queue_schemas.versions import installed_versions
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "av", "h3-blackwell-runtime")
 
@@ -65,15 +63,6 @@ def device_facts(device: torch.device) -> DeviceFacts:
     if torch.version.cuda:
         versions["cuda"] = torch.version.cuda
     return DeviceFacts(device=torch.cuda.get_device_name(device), driver=nvidia_driver(), versions=versions)
-
-
-def installed_versions(names: Iterable[str]) -> dict[str, str]:
-    """Return the versions of installed distributions; one that is absent (a source tree) is left out."""
-    found = {}
-    for name in names:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
 
 
 def nvidia_driver() -> str | None:

@@ -4,11 +4,11 @@ import functools
 import platform
 import re
 import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from queue_schemas.benchmark import Environment
+from queue_schemas.versions import installed_versions
 
 if TYPE_CHECKING:
     from model.base import PipelineCard  # brings numpy, which a puller does without
@@ -35,20 +35,10 @@ def describe_machine(card: "PipelineCard", *, node: str) -> Environment:
         driver=card.driver,
         platform=platform.platform(),
         python=platform.python_version(),
-        versions=package_versions() | card.versions,
+        versions=installed_versions(_PACKAGES) | card.versions,
         git_commit=git_commit(),
         num_threads=card.num_threads,
     )
-
-
-def package_versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue  # run from a source tree, or without an extra: no version to report
-    return found
 
 
 @functools.cache

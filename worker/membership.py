@@ -26,13 +26,14 @@ from broker.errors import BrokerError, QueueUnavailableError
 from queue_schemas.errors import EXIT_REFUSED
 from queue_schemas.nodes import EngineState, NodeCard
 from queue_schemas.results import EngineReady
+from queue_schemas.versions import installed_versions
 from storage.base import ArtifactStore
 from storage.errors import StorageError, StorageUnavailableError
 from storage.identity import read_identity, store_identity
 from storage.known import missing_store
 from worker.attempt import utc_now
 from worker.errors import NodeStartError
-from worker.machine import host_name, package_versions
+from worker.machine import host_name
 from worker.offers import offers_of
 
 log = logging.getLogger(__name__)
@@ -211,7 +212,7 @@ class Membership:
             pullers=self.pullers,
             files=checkpoint.files,
             loras=ready.loras,
-            version=package_versions().get("h3-blackwell-runtime", ""),
+            version=installed_versions(["h3-blackwell-runtime"]).get("h3-blackwell-runtime", ""),
         )
 
 
