@@ -16,11 +16,11 @@ import torch
 
 from model.base import OnProgress
 from model.carry import carried_velocity, put_down, uncarry
-from model.conventions import Conventions
 from model.errors import GenerationCancelledError, OutputRejectedError
 from model.latents import Latents
 from model.sampling import take_step
 from model.sigmas import SigmaPlan, Timesteps
+from queue_schemas.conventions import Conventions
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import Sampler
 

@@ -8,11 +8,11 @@ here. One timestep takes 9.7 MB at the released size in bfloat16, a t2va step ha
 from collections.abc import Mapping
 from typing import Final
 
-from model.conventions import Conventions
 from model.dit import H3Transformer, Modulation
 from model.lora.branch import Strengths
 from model.packing import distinct_timesteps
 from model.sigmas import SigmaPlan, Timesteps
+from queue_schemas.conventions import Conventions
 
 LIMIT_BYTES: Final = 1 << 30
 """Room for two t2va schedules of 28 steps; one of more than 55 is computed for each job."""

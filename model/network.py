@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from model.attention import AttentionFn
-from model.conventions import Conventions
 from model.dit import H3Transformer, Modulation
 from model.latents import Latents
 from model.packing import (
@@ -25,6 +24,7 @@ from model.packing import (
     unpatchify_video,
 )
 from model.sigmas import Timesteps
+from queue_schemas.conventions import Conventions
 from queue_schemas.geometry import LatentShape
 
 

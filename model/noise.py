@@ -9,8 +9,8 @@ Shapes: as in `latents.py`.
 
 import torch
 
-from model.conventions import Conventions
 from model.latents import Latents
+from queue_schemas.conventions import Conventions
 from queue_schemas.geometry import (
     AUDIO_CHANNELS,
     AUDIO_LATENT_CHANNELS,

@@ -21,7 +21,6 @@ from model.attention import AttentionFn, available_attention, resolve_attention
 from model.audio_vae import decode_waveform, fit_length, limit_loudness
 from model.base import Generation, OnProgress, PipelineCard
 from model.checkpoints.header import OpenCheckpoint
-from model.conventions import PRESETS, Conventions
 from model.denoise import denoise
 from model.errors import DeviceUnavailableError, GenerationCancelledError, WrongCheckpointError
 from model.loading.files import ResidentFiles, find_files
@@ -50,6 +49,7 @@ from model.text_encoder.presentation import present_t2va
 from model.video_vae import VideoDecoder, decode_frames
 from queue_schemas import geometry
 from queue_schemas.benchmark import Backends, Tokens
+from queue_schemas.conventions import PRESETS, Conventions
 from queue_schemas.errors import NotImplementedWorkflowError
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import IMPLEMENTED_WORKFLOWS, Job, VaeDtype

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.conventions import Conventions
 from model.errors import ScheduleError
+from queue_schemas.conventions import Conventions
 from queue_schemas.jobs import Schedule
 
 TABLE_ENTRIES = 1000

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from model.attention import AttentionFn
 from model.config import TransformerConfig
-from model.conventions import Conventions
 from model.dit.block import DiTBlock
 from model.dit.final import FinalLayer
 from model.dit.modulation import NUM_MODALITIES, Modulation
@@ -27,6 +26,7 @@ from model.dit.rope import RopeFrequencies, rope_table
 from model.dit.streaming import on_device
 from model.dit.timesteps import TimeEmbedder, interpolate_curve
 from model.packing import PackedLayout, pack_rows
+from queue_schemas.conventions import Conventions
 
 COMPUTE_DTYPES = (torch.bfloat16, torch.float32)
 

@@ -7,9 +7,9 @@ dropped. Segments are tokenised apart and their ids joined. Knows nothing about 
 import re
 from dataclasses import dataclass
 
-from model.conventions import Conventions
 from model.packing import Tag
 from model.text_encoder.tokenizer import Tokenizer
+from queue_schemas.conventions import Conventions
 
 _BEFORE_EMBEDDING_WORD = re.compile(r"(?<=\s)(?=embedding:)")
 

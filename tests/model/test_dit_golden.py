@@ -12,7 +12,6 @@ from torch import Tensor
 
 from model.attention import resolve_attention
 from model.config import TransformerConfig
-from model.conventions import COMFYUI
 from model.dit import H3Transformer, parameter_dtypes
 from model.packing import (
     pack_t2va,
@@ -22,6 +21,7 @@ from model.packing import (
     unpatchify_audio,
     unpatchify_video,
 )
+from queue_schemas.conventions import COMFYUI
 from queue_schemas.geometry import LatentShape
 
 CASES = ["t2va", "t2va_sigma1", "t2va_late"]

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from model.attention import resolve_attention
 from model.config import RELEASED, RELEASED_PRUNED, TransformerConfig
-from model.conventions import COMFYUI, DIFFUSERS
 from model.dit import H3Transformer, parameter_dtypes
 from model.dit.checkpoint import transformer_config_from_shapes
 from model.dit.rope import inverse_frequencies
 from model.packing import pack_t2va, row_timesteps
+from queue_schemas.conventions import COMFYUI, DIFFUSERS
 from queue_schemas.geometry import LatentShape, latent_shape
 
 HEADERS = Path(__file__).parents[1] / "golden" / "headers"

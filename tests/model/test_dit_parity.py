@@ -10,8 +10,8 @@ from torch import Tensor
 
 from model.attention import resolve_attention
 from model.config import TransformerConfig
-from model.conventions import COMFYUI, DIFFUSERS, Conventions
 from model.packing import pack_t2va, row_timesteps
+from queue_schemas.conventions import COMFYUI, DIFFUSERS, Conventions
 from queue_schemas.geometry import LatentShape
 
 # Reached 2.3e-7 at most over these cases.

@@ -15,7 +15,6 @@ from model.base import Generation
 from model.checkpoints.descriptions import describe
 from model.checkpoints.header import read_header
 from model.config import RELEASED, RELEASED_PRUNED, TransformerConfig
-from model.conventions import COMFYUI, DIFFUSERS, Conventions
 from model.denoise import denoise
 from model.dit import H3Transformer, Modulation
 from model.dit.streaming import is_streamed, on_device
@@ -35,6 +34,7 @@ from model.sigmas import SigmaPlan, plan_sigmas
 from model.synthetic.h3_tiny import write_h3_tiny
 from model.synthetic.values import Values
 from model.synthetic.writer import write_file
+from queue_schemas.conventions import COMFYUI, DIFFUSERS, Conventions
 from queue_schemas.geometry import LatentShape
 from queue_schemas.jobs import Sampler, Schedule, build_job
 from queue_schemas.loras import JobLora

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from model.conventions import COMFYUI, DIFFUSERS
 from model.noise import draw_noise
+from queue_schemas.conventions import COMFYUI, DIFFUSERS
 from queue_schemas.geometry import LatentShape, latent_shape
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "noise.safetensors"

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model.base import Generation
-from model.conventions import COMFYUI, PRESETS
 from model.errors import (
     AttentionUnavailableError,
     DeviceUnavailableError,
@@ -22,6 +21,7 @@ from model.errors import (
 )
 from model.pipeline import H3Pipeline, choose_device, load_pipeline
 from model.synthetic.h3_tiny import write_h3_tiny
+from queue_schemas.conventions import COMFYUI, PRESETS
 from queue_schemas.errors import NotImplementedWorkflowError
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import ConventionsName, Job, build_job

@@ -10,12 +10,12 @@ from diffusers import MiniMaxH3Scheduler
 from safetensors.torch import load_file
 from torch import Tensor
 
-from model.conventions import COMFYUI, DIFFUSERS, Conventions
 from model.denoise import Network, denoise, estimate_x0, move
 from model.errors import GenerationCancelledError, OutputRejectedError
 from model.latents import Latents
 from model.noise import draw_noise
 from model.sigmas import SigmaPlan, Timesteps, plan_sigmas
+from queue_schemas.conventions import COMFYUI, DIFFUSERS, Conventions
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.geometry import LatentShape
 from queue_schemas.jobs import Sampler, Schedule

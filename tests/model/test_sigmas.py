@@ -7,10 +7,10 @@ import torch
 from diffusers import MiniMaxH3Scheduler
 from safetensors.torch import load_file
 
-from model.conventions import COMFYUI, DIFFUSERS, Conventions
 from model.errors import ScheduleError
 from model.sigmas import linear_sigmas, plan_sigmas, simple_sigmas
 from queue_schemas import limits
+from queue_schemas.conventions import COMFYUI, DIFFUSERS, Conventions
 from queue_schemas.jobs import Schedule
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sigmas.safetensors"

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from model.attention import resolve_attention
 from model.config import TransformerConfig
-from model.conventions import COMFYUI, DIFFUSERS, Conventions
 from model.denoise import denoise, estimate_x0, move, refuse_non_finite
 from model.dit import H3Transformer
 from model.latents import Latents
@@ -19,6 +18,7 @@ from model.network import PackedNetwork
 from model.noise import draw_noise
 from model.packing import pack_t2va
 from model.sigmas import plan_sigmas
+from queue_schemas.conventions import COMFYUI, DIFFUSERS, Conventions
 from queue_schemas.geometry import LatentShape, latent_shape
 from queue_schemas.jobs import PRESET_SCHEDULE, ConventionsName, Sampler, Schedule
 

@@ -10,12 +10,12 @@ import pytest
 from torch import Tensor
 
 from model.config import RELEASED, TINY
-from model.conventions import COMFYUI, DIFFUSERS, Conventions
 from model.errors import TokenizerError, TokenizerMismatchError
 from model.text_encoder.presentation import present_t2va
 from model.text_encoder.special_tokens import H3_SPECIAL
 from model.text_encoder.tokenizer import Tokenizer, load_tokenizer, parse_backend, write_tiny_tokenizer
 from model.text_encoder.vocabulary import read_ranks, vocabulary_file
+from queue_schemas.conventions import COMFYUI, DIFFUSERS, Conventions
 
 ODD_TEXTS = (
     "👩‍👩‍👧‍👦 🏳️‍🌈 🦊 🇪🇺 1️⃣",

@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests/ is no package
 from lora_numbers import FULL
 
 from model.attention import resolve_attention
-from model.conventions import COMFYUI
 from model.dit import H3Transformer
 from model.packing import pack_t2va, row_timesteps
+from queue_schemas.conventions import COMFYUI
 from queue_schemas.geometry import LatentShape
 
 NUM_TEXT = 7

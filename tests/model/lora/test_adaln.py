@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from model.checkpoints.header import read_header
-from model.conventions import COMFYUI
 from model.dit import H3Transformer
 from model.errors import CheckpointFileError, CheckpointMismatchError
 from model.lora.adaln import project, read_time_embedder
@@ -21,6 +20,7 @@ from model.lora.errors import AdalnProjectionError
 from model.lora.files import LoraFile
 from model.lora.plan import plan_lora, targets_of
 from model.lora.resident import ResidentLoras
+from queue_schemas.conventions import COMFYUI
 from queue_schemas.loras import JobLora
 from queue_schemas.published import published_files
 
