@@ -65,6 +65,8 @@ class Tokens(Told):
     text: int
     video: int
     audio: int
+    conditions: int = 0
+    """Rows of keyframes and references."""
 
 
 class Seconds(Told):
@@ -74,6 +76,12 @@ class Seconds(Told):
     """From being queued to being claimed."""
     engine_wait: float | None = None
     """In the engine, behind the job before: in no other figure."""
+    reference_fetch: float | None = None
+    """From their sources to the node."""
+    reference_prepare: float | None = None
+    """Decoding and scaling them, on the CPU."""
+    reference_encode: float | None = None
+    """Through the VAEs."""
     text_encode: float | None = None
     denoise: float | None = None
     """The whole loop."""

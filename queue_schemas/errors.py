@@ -27,6 +27,7 @@ class ErrorCode(StrEnum):
     CHECKPOINT_INVALID = "checkpoint_invalid"
     CHECKPOINT_MISMATCH = "checkpoint_mismatch"
     ATTENTION_UNAVAILABLE = "attention_unavailable"
+    REFERENCE_UNREADABLE = "reference_unreadable"
     OUTPUT_REJECTED = "output_rejected"
     OUT_OF_MEMORY = "out_of_memory"
     CANCELLED = "cancelled"
@@ -66,6 +67,7 @@ _REFUSALS = frozenset(
         ErrorCode.CHECKPOINT_INVALID,
         ErrorCode.CHECKPOINT_MISMATCH,
         ErrorCode.ATTENTION_UNAVAILABLE,
+        ErrorCode.REFERENCE_UNREADABLE,
         ErrorCode.OUTPUT_REJECTED,
     }
 )

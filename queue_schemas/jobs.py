@@ -8,7 +8,7 @@ import hashlib
 import json
 import secrets
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -26,6 +26,15 @@ from queue_schemas.base import Asked, Lax, Text, Version1
 from queue_schemas.errors import InvalidRequestError, explain
 from queue_schemas.loras import JobLora, MadeFor, with_made_for
 from queue_schemas.names import Name
+from queue_schemas.references import (
+    Keyframe,
+    MediaSource,
+    Medium,
+    ReferenceItem,
+    check_references,
+    media_of,
+    replaced,
+)
 from queue_schemas.text import shortened
 
 
@@ -178,10 +187,18 @@ class JobFields(Asked):
         return self
 
     def canonical_json(self) -> str:
-        """Return the text that is hashed: sorted keys, no spaces, fields at their default left out."""
+        """Return the text that is hashed: sorted keys, no spaces, fields at their default left out.
+
+        Files count by their SHA-256, wherever they lie. Raises InvalidRequestError while one has none.
+        """
+        unread = next((medium for medium in self.media if medium.sha256 is None), None)
+        if unread is not None:
+            raise InvalidRequestError(f"{unread.place}: {unread.source} has no sha256 yet; upload it first")
         fields = type(self).model_fields
         values = {
-            k: v for k, v in self.model_dump(mode="json").items() if v != _json_default(fields[k].default)
+            k: _without_sources(v)
+            for k, v in self.model_dump(mode="json").items()
+            if v != _json_default(fields[k].default)
         }
         values["workflow"] = self.model_dump()["workflow"]
         return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -190,6 +207,15 @@ class JobFields(Asked):
     def job_id(self) -> str:
         """Identity of the result: 128 bits of SHA-256 over `canonical_json`, as hexadecimal."""
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:32]
+
+    @property
+    def media(self) -> list[Medium]:
+        """The files that it needs, in order."""
+        return []
+
+    def with_media(self, settle: Callable[[Medium], MediaSource]) -> Self:
+        """Return the job with each file where `settle` says that it lies; equal hashes are the same job."""
+        return self
 
     @property
     def latent_shape(self) -> geometry.LatentShape:
@@ -217,6 +243,20 @@ def _json_default(value: Any) -> Any:
     return value.value if isinstance(value, StrEnum) else value
 
 
+def _without_sources(value: Any) -> Any:
+    """Return `value` without where its files lie, and without options at their default."""
+    if isinstance(value, list):
+        return [_without_sources(item) for item in value]
+    if not isinstance(value, dict) or "source" not in value:
+        return value
+    defaults = {"size": "match", "audio": "auto"}
+    return {
+        name: _without_sources(part)
+        for name, part in value.items()
+        if name != "source" and defaults.get(name) != part
+    }
+
+
 class T2VAJob(JobFields):
     """Text in; video with soundtrack out."""
 
@@ -224,28 +264,54 @@ class T2VAJob(JobFields):
 
 
 class FL2VAJob(JobFields):
-    """Text and a first frame, a last frame or both in; video with soundtrack out. Not implemented yet."""
+    """Text and a first frame, a last frame or both in; video with soundtrack out."""
 
     workflow: Literal["fl2va"] = "fl2va"
-    first_frame: str | None = None
-    last_frame: str | None = None
+    first_frame: Keyframe | None = None
+    last_frame: Keyframe | None = None
 
+    @model_validator(mode="after")
+    def _check_keyframes(self) -> Self:
+        if self.first_frame is None and self.last_frame is None:
+            raise ValueError("an fl2va job has a first_frame, a last_frame or both")
+        return self
 
-class ReferenceItem(Asked):
-    """One reference of a `ref2va` job; their order is semantic."""
+    @property
+    def media(self) -> list[Medium]:
+        return [
+            Medium(place=place, kind="image", source=frame.source, sha256=frame.sha256)
+            for place, frame in (("first_frame", self.first_frame), ("last_frame", self.last_frame))
+            if frame is not None
+        ]
 
-    kind: Literal["image", "video", "audio"]
-    source: str
-    sha256: str | None = None
-    size: Literal["match", "max"] = "match"
-    audio: str = "auto"
+    def with_media(self, settle: Callable[[Medium], MediaSource]) -> Self:
+        return self.model_copy(update={medium.place: settle(medium) for medium in self.media})
 
 
 class Ref2VAJob(JobFields):
-    """Text and ordered images, clips and sounds in; video with soundtrack out. Not implemented yet."""
+    """Text and ordered pictures, clips and sounds in; video with soundtrack out."""
 
     workflow: Literal["ref2va"] = "ref2va"
-    references: Annotated[Lax[tuple[ReferenceItem, ...]], Field(max_length=limits.REFERENCES)] = ()
+    references: Lax[tuple[ReferenceItem, ...]] = ()
+
+    @model_validator(mode="after")
+    def _check_references(self) -> Self:
+        check_references(self.references)
+        if self.conventions is ConventionsName.DIFFUSERS:
+            chosen = next((n for n, item in enumerate(self.references) if item.size != "match"), None)
+            if chosen is not None:
+                raise ValueError(
+                    f"references[{chosen}].size: diffusers' conventions bring every picture to a short edge"
+                    " of 2048; leave size out"
+                )
+        return self
+
+    @property
+    def media(self) -> list[Medium]:
+        return media_of(self.references)
+
+    def with_media(self, settle: Callable[[Medium], MediaSource]) -> Self:
+        return self.model_copy(update={"references": replaced(self.references, settle)})
 
 
 Job = Annotated[T2VAJob | FL2VAJob | Ref2VAJob, Field(discriminator="workflow")]

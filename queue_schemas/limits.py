@@ -60,6 +60,15 @@ NAME_CHARACTERS = 60
 """Of a field's name that a person is shown; no known one is as long."""
 
 REFERENCES = 12
+REFERENCE_IMAGES = 9
+REFERENCE_VIDEOS = 3
+REFERENCE_AUDIOS = 3
+"""Of one job; a clip's own sound counts with its clip."""
+REFERENCE_SECONDS_MIN = 2.0
+REFERENCE_SECONDS_MAX = 15.0
+"""Of one clip or sound, and of all clips or all sounds of a job together."""
+REFERENCE_SECONDS_TOLERANCE = 0.010
+SOURCE_CHARACTERS = 2_000
 IMAGE_BYTES = 30 * 1024 * 1024
 VIDEO_BYTES = 50 * 1024 * 1024
 AUDIO_BYTES = 15 * 1024 * 1024

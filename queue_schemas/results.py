@@ -12,6 +12,7 @@ from queue_schemas.benchmark import (
 )
 from queue_schemas.events import EndStatus, JobError
 from queue_schemas.loras import AppliedLora, LoraCard
+from queue_schemas.receipts import PromptReceipt, ReferenceReceipt
 
 
 class GenerateResult(Told):
@@ -29,6 +30,9 @@ class GenerateResult(Told):
     cold: bool
     jobs_served: int
     tokens: Tokens | None = None
+    prompt: PromptReceipt | None = None
+    references: list[ReferenceReceipt] = []
+    """In packed order; empty for t2va."""
     evaluations: int = 0
     seconds: Seconds = Seconds()
     peak_host_bytes: int | None = None
@@ -65,4 +69,6 @@ class Manifest(Told):
     error: JobError | None = None
     files: dict[str, OutputFile] = {}
     """Role (`video`, `benchmark`, `request`) to the stored file; `name` is its key in the store."""
+    prompt: PromptReceipt | None = None
+    references: list[ReferenceReceipt] = []
     finished_at: str

@@ -192,7 +192,7 @@ def test_a_cancel_stops_before_the_next_step(pipeline: H3Pipeline) -> None:
     [
         ({"checkpoint": "other"}, WrongCheckpointError),
         ({"attention": "flash9"}, AttentionUnavailableError),
-        ({"workflow": "ref2va"}, NotImplementedWorkflowError),
+        ({"last_frame": f"references/{'ab' * 32}.png"}, NotImplementedWorkflowError),
     ],
 )
 def test_a_job_that_cannot_run_here_is_refused_by_check(
