@@ -2,12 +2,14 @@
 
 The stack ends at `config.num_layers` and its final norm is gone: H3 was trained on the residual stream.
 transformers supplies the modules, built without memory and fed by assignment, so a linear can be exchanged
-for a quantised one before that. The vision tower is loaded too, though text alone does not use it. Knows
-neither files nor the transformer that reads the features.
+for a quantised one before that. The vision tower sees one picture or pair of frames at a time: it attends
+within each alone, so its memory is that of the largest, and its rows do not depend on what else is shown.
+Knows neither files nor the transformer that reads the features.
 
 Shapes: L tokens, C = hidden_size.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -17,9 +19,13 @@ from model.config import TextEncoderConfig
 from model.errors import EmptyPromptError, TokenizerMismatchError
 from model.rotary import inverse_frequencies
 from model.text_encoder.layout import config_from_shapes
+from model.text_encoder.positions import rope_positions
 from model.text_encoder.presentation import Presentation
+from model.text_encoder.vision import Sight, VisionRows, patch_rows
 
 __all__ = ["TextEncoder", "build_on_meta", "config_from_shapes"]
+
+See = Callable[[Sight], VisionRows]
 
 VISION_ROPE_THETA: Final = 10_000.0
 
@@ -39,19 +45,58 @@ class TextEncoder:
         return next(self.model.parameters()).device
 
     @torch.no_grad()
-    def encode(self, presentation: Presentation) -> Tensor:
+    def encode(self, presentation: Presentation, *, see: See | None = None) -> Tensor:
         """Return the text features [L, C], in the encoder's dtype and on its device.
 
-        Raises EmptyPromptError and TokenizerMismatchError.
+        `see` stands for `encode_vision`, so that rows can be kept. Raises EmptyPromptError and
+        TokenizerMismatchError.
         """
         if not presentation.ids:
             raise EmptyPromptError
         if max(presentation.ids) >= self.config.vocab_size:  # on a GPU such an id would be a sticky fault
             raise TokenizerMismatchError(largest_id=max(presentation.ids), num_rows=self.config.vocab_size)
+        language = self.model.get_submodule("language_model")
         ids = torch.tensor([presentation.ids], dtype=torch.int64, device=self.device)  # [1, L]
-        # No mask: one request, never padded, so plain causal attention and positions 0..L-1 are exact.
-        features: Tensor = self.model(input_ids=ids, use_cache=False).last_hidden_state  # [1, L, C]
+        embeds = language.get_submodule("embed_tokens")(ids)  # [1, L, C]
+        vision = self._fill_in(embeds, presentation, see=see or self.encode_vision)
+        # No mask: one request, never padded, so plain causal attention is exact.
+        features: Tensor = language(
+            inputs_embeds=embeds,
+            position_ids=rope_positions(presentation)[:, None].to(self.device),
+            use_cache=False,
+            **vision,
+        ).last_hidden_state  # [1, L, C]
         return features[0]
+
+    @torch.no_grad()
+    def encode_vision(self, sight: Sight) -> VisionRows:
+        """Return the rows of one picture or pair of frames, on the encoder's device.
+
+        Attention is torch's own, without a mask, so no kernel holds N × N scores.
+        """
+        rows, columns = sight.grid
+        found = self.model.get_submodule("visual")(
+            patch_rows(sight, device=self.device, dtype=self.dtype),
+            grid_thw=torch.tensor([[1, rows, columns]], device=self.device),
+            cu_seqlens=torch.tensor([0, rows * columns]),  # on the host, where every layer reads it
+        )
+        return VisionRows(merged=found.pooler_output, deepstack=tuple(found.deepstack_features))
+
+    def _fill_in(self, embeds: Tensor, presentation: Presentation, *, see: See) -> dict[str, Any]:
+        """Put vision rows in the place of pad tokens, and return what DeepStack adds to them later."""
+        if not presentation.blocks:
+            return {}
+        is_vision = torch.zeros(embeds.shape[:2], dtype=torch.bool)  # [1, L]
+        levels = []
+        for block in presentation.blocks:
+            rows = see(block.sight)
+            embeds[0, block.start : block.stop] = rows.merged
+            is_vision[0, block.start : block.stop] = True
+            levels.append(rows.deepstack)
+        return {
+            "visual_pos_masks": is_vision.to(self.device),
+            "deepstack_visual_embeds": [torch.cat(level) for level in zip(*levels, strict=True)],
+        }
 
 
 def build_on_meta(config: TextEncoderConfig) -> nn.Module:

@@ -8,6 +8,10 @@ from typing import Final
 
 PAD: Final = "<|endoftext|>"
 END: Final = "<|im_end|>"
+VISION_START: Final = "<|vision_start|>"
+VISION_END: Final = "<|vision_end|>"
+IMAGE_PAD: Final = "<|image_pad|>"
+VIDEO_PAD: Final = "<|video_pad|>"
 
 QWEN_SPECIAL: Final = (
     PAD,
@@ -19,11 +23,11 @@ QWEN_SPECIAL: Final = (
     "<|box_end|>",
     "<|quad_start|>",
     "<|quad_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
+    VISION_START,
+    VISION_END,
     "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
+    IMAGE_PAD,
+    VIDEO_PAD,
 )
 QWEN_PLAIN: Final = (
     "<tool_call>",

@@ -13,6 +13,7 @@ from torch import Tensor
 from model.config import TransformerConfig
 from model.dit import H3Transformer
 from model.packing import PackedLayout, Stream, stream_rows
+from model.text_encoder.tokenizer import Tokenizer, load_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -38,6 +39,12 @@ def one_thread(two_threads: None) -> Iterator[None]:
 def golden() -> Callable[[str], dict[str, Tensor]]:
     """Load one file of tests/golden by its stem."""
     return lambda name: load_file(GOLDEN / f"{name}.safetensors")
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """The built-in one, which takes two seconds to make."""
+    return load_tokenizer(None)
 
 
 @pytest.fixture(scope="session")

@@ -10,55 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from small_qwen import SMALL, expected_shapes, golden_weights, loaded, random_weights, transformers_fields
 from torch import Tensor
 
 from model.checkpoints.header import read_header
 from model.config import RELEASED, TINY, TextEncoderConfig
 from model.errors import CheckpointMismatchError, EmptyPromptError, TokenizerMismatchError
-from model.loading.models import load_text_encoder
 from model.loading.plans import plan_text_encoder
-from model.text_encoder.encoder import TextEncoder, build_on_meta, config_from_shapes
-from model.text_encoder.layout import comfyui_name
+from model.text_encoder.encoder import TextEncoder, config_from_shapes
 from model.text_encoder.presentation import Presentation
 
 HEADERS = Path(__file__).parents[1] / "golden" / "headers"
 SOURCE = Path("te.safetensors")
-SMALL = TextEncoderConfig(
-    vocab_size=300,
-    hidden_size=40,
-    intermediate_size=96,
-    num_layers=5,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    mrope_section=(4, 2, 2),
-    vision_hidden_size=32,
-    vision_intermediate_size=48,
-    vision_num_layers=3,
-    vision_num_heads=2,
-    vision_num_positions=64,
-    vision_deepstack_layers=(0, 1, 2),
-)
 LENGTHS = (1, 2, 33, 257)
-
-
-def expected_shapes(config: TextEncoderConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor of an unquantised file by ComfyUI's name."""
-    return {comfyui_name(name): tuple(t.shape) for name, t in build_on_meta(config).state_dict().items()}
-
-
-def random_weights(shapes: Mapping[str, tuple[int, ...]], *, seed: int = 0) -> dict[str, Tensor]:
-    """Norms around 1, embeddings of 0.5 and unit gains, so that every weight shows in the output."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(name: str, shape: tuple[int, ...]) -> Tensor:
-        noise = torch.randn(shape, generator=generator)
-        if "norm" in name:
-            return 1 + 0.2 * noise
-        return 0.5 * noise if "embed" in name or len(shape) == 1 else noise * shape[1] ** -0.5
-
-    return {name: draw(name, shape) for name, shape in shapes.items()}
 
 
 def text_of(length: int, vocab_size: int = SMALL.vocab_size) -> Presentation:
@@ -66,36 +31,12 @@ def text_of(length: int, vocab_size: int = SMALL.vocab_size) -> Presentation:
     return Presentation(tuple(ids.tolist()), (1,) * length)
 
 
-def fields_of(config: TextEncoderConfig, *, num_layers: int) -> dict[str, Any]:
-    rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
-    text = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "rope_parameters": rope,
-    }
-    vision = {
-        "depth": 3,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_heads": 2,
-        "out_hidden_size": config.hidden_size,
-        "num_position_embeddings": 64,
-        "deepstack_visual_indexes": [0, 1, 2],
-    }
-    return {"text_config": text, "vision_config": vision}
-
-
 @pytest.fixture(scope="module")
 def deeper_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Qwen3-VL of seven layers with random weights, as transformers saves it."""
     from transformers import Qwen3VLConfig, Qwen3VLModel
 
-    model = Qwen3VLModel(Qwen3VLConfig(**fields_of(SMALL, num_layers=7)))
+    model = Qwen3VLModel(Qwen3VLConfig(**transformers_fields(SMALL, num_layers=7)))
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     model.load_state_dict(random_weights(shapes))
     folder = tmp_path_factory.mktemp("qwen")
@@ -113,9 +54,7 @@ def load(tmp_path: Path) -> Load:
     def write_and_load(
         weights: Mapping[str, Tensor], *, dtype: torch.dtype = torch.bfloat16, device: str = "cpu"
     ) -> TextEncoder:
-        save_file(dict(weights), tmp_path / "te.safetensors")
-        header = read_header(tmp_path / "te.safetensors")
-        return load_text_encoder(header, device=torch.device(device), dtype=dtype)
+        return loaded(weights, tmp_path, dtype=dtype, device=device)
 
     return write_and_load
 
@@ -148,13 +87,7 @@ def test_features_match_comfyui(
     case: str,
 ) -> None:
     tensors = golden("text_encoder")
-    weights = {
-        name.removeprefix("weights."): value for name, value in tensors.items() if name.startswith("weights.")
-    }
-    embedding = torch.ones(RELEASED.text_encoder.vocab_size, 40, dtype=torch.bfloat16)  # rows that none reads
-    embedding[tensors["embed_rows.ids"].long()] = tensors["embed_rows.values"]
-    weights["model.embed_tokens.weight"] = embedding
-    encoder = load(weights, dtype=torch.float32)
+    encoder = load(golden_weights(tensors), dtype=torch.float32)
 
     features = encoder.encode(
         Presentation(tuple(tensors[f"{case}.ids"].tolist()), tuple(tensors[f"{case}.tags"].tolist()))

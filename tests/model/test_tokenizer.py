@@ -28,11 +28,6 @@ ODD_TEXTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return load_tokenizer(None)
-
-
 @pytest.mark.parametrize(
     ("text", "ids"),
     [
