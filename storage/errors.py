@@ -46,6 +46,27 @@ class ArtifactTooLargeError(StorageError):
         self.key, self.limit_bytes = key, limit_bytes
 
 
+class LinkError(StorageError):
+    """Base of what goes wrong with an https link; the message shows it without its query."""
+
+    code = ErrorCode.REFERENCE_UNREADABLE
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, shown: str, fault: str) -> None:
+        super().__init__(f"{shown} {fault}")
+        self.shown, self.fault = shown, fault
+
+
+class LinkRefusedError(LinkError):
+    """Raised when a link is not followed, or what lies behind it is not accepted: it will never do."""
+
+
+class LinkUnreachableError(LinkError):
+    """Raised when a link could not be read to its end now; the same call may succeed later."""
+
+    retryable = True
+
+
 class StoreIdentityError(StorageError):
     """Raised when `store.json` is not what this project writes."""
 

@@ -15,9 +15,11 @@ import redis
 sys.path.insert(0, str(Path(__file__).parent))  # tests/ is no package
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before it, or tests/model would stand for model
 
+from own_links import LinkServer, serving_links
 from own_redis import OwnRedis
 from own_s3 import CREDENTIALS, OwnS3
 
+from storage.links import LinkRules
 from storage.local import LocalStore
 
 # Before anything imports torch, and for every process that a test starts: OpenMP threads that spin at
@@ -154,3 +156,22 @@ def own_s3(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> I
     service.start()
     yield service
     service.kill()
+
+
+@pytest.fixture
+def link_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinkServer]:
+    """An https server of this test's own, to which links lead."""
+    pytest.importorskip("cryptography", reason="moto[server] brings cryptography")
+    with serving_links(tmp_path_factory.mktemp("links")) as server:
+        yield server
+
+
+@pytest.fixture
+def link_rules(link_server: LinkServer) -> LinkRules:
+    """Rules by which that server is reached, though it is on this machine."""
+    return LinkRules(
+        connect_seconds=5,
+        read_seconds=5,
+        also_allowed=frozenset({"127.0.0.1", "::1"}),
+        ca_file=link_server.ca_file,
+    )
