@@ -96,7 +96,7 @@ def _antialias(conventions: Conventions) -> bool:
 
 
 def _require_bytes(pixels: Tensor, *, dimensions: int) -> None:
-    if pixels.dtype != torch.uint8 or pixels.dim() != dimensions or pixels.shape[-1] != 3 or not len(pixels):
+    if pixels.dtype != torch.uint8 or pixels.dim() != dimensions or pixels.shape[-1] != 3 or not pixels.numel():
         raise ValueError(
             f"the vision tower takes bytes of {dimensions} dimensions, the last 3 wide; got"
             f" {pixels.dtype} {list(pixels.shape)}"
