@@ -96,7 +96,8 @@ def _antialias(conventions: Conventions) -> bool:
 
 
 def _require_bytes(pixels: Tensor, *, dimensions: int) -> None:
-    if pixels.dtype != torch.uint8 or pixels.dim() != dimensions or pixels.shape[-1] != 3 or not pixels.numel():
+    has_pixels = pixels.dim() == dimensions and pixels.shape[-1] == 3 and pixels.numel() > 0
+    if pixels.dtype != torch.uint8 or not has_pixels:
         raise ValueError(
             f"the vision tower takes bytes of {dimensions} dimensions, the last 3 wide; got"
             f" {pixels.dtype} {list(pixels.shape)}"
