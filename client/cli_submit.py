@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client.cli_app import app
+from client.command_fields import job_fields, with_lists
 from client.errors import SweepInputError
 from client.handle import RunHandle, SweepHandle
 from client.report import count_outcomes, follow_to_end, submitted_line, tell_notes
 from client.session import Session, command
 from client.sweep_files import SweepPlan, read_sweep_file
-from client.sweeps import expand, frames_of_seconds, parse_seeds, read_prompts
+from client.sweeps import expand, parse_seeds, read_prompts
 from queue_schemas.errors import EXIT_OK, EXIT_RUNTIME, InvalidRequestError
-from queue_schemas.loras import parse_lora
 from queue_schemas.runs import Priority
 
 if TYPE_CHECKING:  # the help of a command needs no queue
@@ -47,8 +47,12 @@ def submit(
     prompt: Annotated[str, typer.Argument(help="What the film shows and sounds like.")],
     follow: Follow = True,
 ) -> int:
-    """Queue one generation and, unless told otherwise, follow it to its files."""
-    handle = session.client.submit({**_with_frames(_with_loras(fields)), "prompt": prompt}, **_how(how))
+    r"""Queue one generation and, unless told otherwise, follow it to its files.
+
+    Files named by --reference, --first-frame and --last-frame are checked, then uploaded. A comma that
+    belongs to a name and stands before an option's name is written with a backslash: a\,size=b.png.
+    """
+    handle = session.client.submit({**job_fields(fields), "prompt": prompt}, **_how(how))
     return _after_submit(session, handle, follow=follow)
 
 
@@ -114,7 +118,7 @@ def sweep(
         if file is not None:
             if seeds is not None:
                 raise SweepInputError("--seeds goes with --prompts; a sweep file has its own seeds")
-            plan = read_sweep_file(file, fields=_with_loras(fields))
+            plan = read_sweep_file(file, fields=with_lists(fields))
         else:
             assert prompts is not None
             plan = _plan_of_prompts(prompts, "1" if seeds is None else seeds, fields=fields)
@@ -135,7 +139,7 @@ def _naming(file: Path | None) -> Iterator[None]:
 
 
 def _plan_of_prompts(file: Path, seeds: str, *, fields: Mapping[str, Any]) -> SweepPlan:
-    base = _with_frames(_with_loras(fields))
+    base = job_fields(fields)
     chosen = parse_seeds(seeds, base_seed=base.pop("seed", None))
     prompts = read_prompts(file)
     runs = expand(prompts, seeds=chosen, fields=base)
@@ -155,6 +159,7 @@ def _how(how: Mapping[str, Any], *, plan: SweepPlan | None = None) -> "HowOption
         "force": bool(how["force"]),
         "labels": _labels(how["label"]),
         "require_node": bool(how["require_node"]),
+        "fetch": not how["no_fetch"],
     }
     if plan is not None:
         asked["node"] = asked["node"] or plan.node
@@ -172,24 +177,6 @@ def _labels(given: list[str] | None) -> dict[str, str]:
             raise SweepInputError(f"--label {text!r}: write NAME=TEXT")
         labels[name] = value
     return labels
-
-
-def _with_loras(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields with each `--lora NAME[:STRENGTH]` as the object that a job holds."""
-    return (
-        {**fields, "loras": [parse_lora(text) for text in fields["loras"]]} if "loras" in fields else fields
-    )
-
-
-def _with_frames(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields with `seconds` turned into a length on the frame grid."""
-    job = dict(fields)
-    seconds = job.pop("seconds", None)
-    if seconds is None:
-        return job
-    if "frames" in job:
-        raise SweepInputError("--frames and --seconds say the same; give one of them")
-    return {**job, "frames": frames_of_seconds(seconds)}
 
 
 def _after_submit(

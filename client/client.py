@@ -38,6 +38,7 @@ from client.handle import AnyJob, Outcome, RunHandle, RunResult, RunStatus, Swee
 from client.jobs import JobsOverview, read_jobs
 from client.lookup import complete_id, newest_handles
 from client.loras import known_loras, settle_loras
+from client.media_files import MediaFiles
 from client.outcomes import latest_manifests, read_manifest, read_result, read_sweep
 from client.resuming import known_job, reopened
 from client.settings import ClientSettings
@@ -55,7 +56,8 @@ from client.submission import (
     without_doubles,
 )
 from client.sweeps import describe_sweep, expand, sweep_bytes
-from client.uploads import upload_file
+from client.transfers import Watch, ignore
+from client.uploads import check_stored, upload_file
 from client.writing import store_to_write
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
 from queue_schemas.loras import lora_notes
@@ -66,6 +68,7 @@ from storage.base import ArtifactStore
 from storage.errors import StorageAddressError, StorageError
 from storage.identity import read_identity
 from storage.layout import sweep_key
+from storage.links import DEFAULT_RULES, LinkRules
 from storage.local import LocalStore
 from storage.uri import DEFAULT_STORAGE_URL, open_store
 
@@ -93,6 +96,10 @@ class H3Client:
         self.start_hint = node_command_line(redis_url, storage_url, fleet=fleet)
         self.job_defaults = dict(job_defaults or {})
         self.store: ArtifactStore = open_store(storage_url)
+        self.link_rules: LinkRules = DEFAULT_RULES
+        """By which references that are links are fetched."""
+        self.transfer_watch: Watch = ignore
+        """Hears twice a second how far uploads and fetches are."""
 
     @classmethod
     def from_settings(cls, settings: ClientSettings) -> Self:
@@ -107,10 +114,13 @@ class H3Client:
     def submit(self, job: AnyJob | Mapping[str, Any], **how: Unpack[HowOptions]) -> RunHandle:
         """Queue one generation, given as a job or as its fields; a sweep of one.
 
+        `references`, `first_frame` and `last_frame` name files (texts or paths), keys of the store or https
+        links: what is not in the store is uploaded first, once per content.
         A run that succeeded before is answered from its manifest, one that is queued or running is joined;
-        `force` or another `repeat` makes it again. `node` pins it, `priority` orders it, `labels` are kept.
-        Raises InvalidRequestError, NotImplementedWorkflowError, CheckpointChoiceError and, under
-        `require_node`, NodeRequiredError, StorageUnavailableError: then nothing was queued.
+        `force` or another `repeat` makes it again. `node` pins it, `priority` orders it, `labels` are kept;
+        without `fetch` links are refused.
+        Raises InvalidRequestError, UploadError, CheckpointChoiceError and, under `require_node`,
+        NodeRequiredError, StorageUnavailableError: then nothing was queued.
         QueueUnavailableError: then a part may have been, and `resume` queues the rest.
         """
         return self.submit_named([("", job)], **how).runs[0]
@@ -143,16 +153,20 @@ class H3Client:
             check_job(label, job, checkpoint=self.checkpoint, defaults=self.job_defaults)
             for label, job in asked
         ]
-        nodes = live_nodes(self._connection, fleet=self.fleet)
-        jobs = settle_checkpoint(jobs, lambda: only_checkpoint(nodes, start=self.start_hint))
-        jobs = settle_loras(jobs, [job for _, job in asked], known_loras(jobs, nodes))
-        runs = [
-            AskedRun(label=label_of(label, job), job=job, key=key)
-            for (label, _), job in zip(asked, jobs, strict=True)
-        ]
-        if chosen.force:
-            runs = with_unused_repeats(runs, self._are_used)
-        return self._queue_new(runs, how=chosen, nodes=nodes)
+        with MediaFiles(
+            self.store, fetch=chosen.fetch, rules=self.link_rules, watch=self.transfer_watch
+        ) as files:
+            jobs = files.settled(jobs)
+            nodes = live_nodes(self._connection, fleet=self.fleet)
+            jobs = settle_checkpoint(jobs, lambda: only_checkpoint(nodes, start=self.start_hint))
+            jobs = settle_loras(jobs, [job for _, job in asked], known_loras(jobs, nodes))
+            runs = [
+                AskedRun(label=label_of(label, job), job=job, key=key)
+                for (label, _), job in zip(asked, jobs, strict=True)
+            ]
+            if chosen.force:
+                runs = with_unused_repeats(runs, self._are_used)
+            return self._queue_new(runs, files=files, how=chosen, nodes=nodes)
 
     def resume(self, sweep_id: str, *, retry_failed: bool = False, require_node: bool = False) -> SweepHandle:
         """Queue again what a sweep asked for and has no manifest; with `retry_failed` also what ended badly.
@@ -170,6 +184,8 @@ class H3Client:
         nodes = live_nodes(self._connection, fleet=self.fleet)
         how = How(priority=sweep.priority, require_node=require_node)
         jobs = {run.run_id: known_job(run, sweep_id=sweep.sweep_id) for run in again.runs}
+        due = [jobs[run.run_id] for run in again.runs if run.run_id not in ended]
+        check_stored(self.store, [medium for job in due for medium in job.media])
         return self._queue(again, jobs=jobs, ended=ended, how=how, nodes=nodes)
 
     def find(self, name: str) -> SweepHandle | RunHandle:
@@ -339,7 +355,9 @@ class H3Client:
     def _connection(self) -> redis.Redis:
         return connect(self.redis_url)
 
-    def _queue_new(self, asked: Sequence[AskedRun], *, how: How, nodes: list[NodeCard]) -> SweepHandle:
+    def _queue_new(
+        self, asked: Sequence[AskedRun], *, files: MediaFiles, how: How, nodes: list[NodeCard]
+    ) -> SweepHandle:
         """Queue runs at the generation that each is due: the one that succeeded, or the next."""
         runs = without_doubles(asked)
         manifests = latest_manifests(self.store, [run.run_id for run in runs])
@@ -348,7 +366,7 @@ class H3Client:
             described, now=datetime.now(UTC), priority=how.priority, labels=dict(how.labels)
         )
         jobs = {run.run_id: run.job for run in runs}
-        return self._queue(sweep, jobs=jobs, ended=ended, how=how, nodes=nodes)
+        return self._queue(sweep, jobs=jobs, ended=ended, files=files, how=how, nodes=nodes)
 
     def _queue(
         self,
@@ -358,8 +376,9 @@ class H3Client:
         ended: Mapping[str, Outcome],
         how: How,
         nodes: list[NodeCard],
+        files: MediaFiles | None = None,
     ) -> SweepHandle:
-        """Write sweep.json, then queue every run that has not `ended`."""
+        """Store the files that are needed, write sweep.json, then queue every run that has not `ended`."""
         queued = [run for run in sweep.runs if run.run_id not in ended]
         needs = {run.run_id: needs_of(jobs[run.run_id], run.key) for run in queued}
         waiting = waiting_notes(needs.values(), nodes=nodes, start=self.start_hint)
@@ -368,7 +387,10 @@ class H3Client:
         entries = queue_entries(sweep, queued, needs=needs)
         check_runs(entries)
         data = sweep_bytes(sweep)
-        self._store_to_write().put_bytes(sweep_key(sweep.sweep_id), data)
+        store = self._store_to_write()
+        if files is not None:
+            files.upload(store, [jobs[run.run_id] for run in queued])
+        store.put_bytes(sweep_key(sweep.sweep_id), data)
         try:
             submitted = submit_runs(self._connection, entries, fleet=self.fleet)
             if not entries:  # it gets its summary all the same

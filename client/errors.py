@@ -55,7 +55,9 @@ class AmbiguousIdError(ClientError):
 
 
 class UploadError(ClientError):
-    """Raised when a reference file cannot be read, or is none that a job may name."""
+    """Raised when a reference cannot be read or stored, or is none that a job may name."""
+
+    code = ErrorCode.REFERENCE_UNREADABLE
 
 
 class FetchTargetError(ClientError):

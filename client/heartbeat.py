@@ -1,13 +1,16 @@
-"""Signs of life on standard error while runs are followed and nobody sees a bar: a line each half minute."""
+"""Signs of life on standard error: while runs are followed and nobody sees a bar, and while files travel."""
 
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from client.handle import RunHandle, RunStatus
+from client.transfers import Progress
 from queue_schemas.events import JobStatus
 
 EVERY_SECONDS: Final = 30.0
+FIRST_TRANSFER_SECONDS: Final = 2.0
+TRANSFER_SECONDS: Final = 10.0
 
 
 class Heartbeat:
@@ -45,3 +48,25 @@ class Heartbeat:
         ended = sum(status.terminal for status in statuses)
         running = statuses.count(JobStatus.RUNNING)
         return f"{ended} of {len(self._runs)} ended, {running} running"
+
+
+class TransferNotes:
+    """Says how far uploads and fetches are: once they take over two seconds, then every ten."""
+
+    def __init__(self, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._verb, self._next = "", 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        now = self._clock()
+        if progress.verb != self._verb:
+            self._verb, self._next = progress.verb, now + FIRST_TRANSFER_SECONDS
+        if now >= self._next and progress.name:
+            self._next = now + TRANSFER_SECONDS
+            sizes = f", {_mib(progress.bytes_done)} of {_mib(progress.bytes)} MiB" if progress.bytes else ""
+            done = f"{progress.files_done} of {progress.files} files{sizes}"
+            self._say(f"{progress.verb} references: {done}; now {progress.name}")
+
+
+def _mib(count: int) -> str:
+    return f"{count / 1024**2:.1f}"

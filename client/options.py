@@ -88,6 +88,30 @@ Loras = Annotated[
     ),
 ]
 
+WorkflowOption = Annotated[
+    str | None,
+    typer.Option("--workflow", help="t2va, fl2va or ref2va [what the references and frames ask for]."),
+]
+References = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reference",
+        metavar="FILE|KEY|LINK[,OPTION=VALUE]...",
+        help="A picture, clip or sound for ref2va; may be repeated, in order. Options: size=max of a picture;"
+        " audio=off or audio=FILE of a clip; kind=image, video or audio.",
+    ),
+]
+FirstFrame = Annotated[
+    str | None, typer.Option("--first-frame", metavar="FILE|KEY|LINK", help="The picture it begins with.")
+]
+LastFrame = Annotated[
+    str | None, typer.Option("--last-frame", metavar="FILE|KEY|LINK", help="The picture it ends with.")
+]
+NoFetch = Annotated[
+    bool,
+    typer.Option("--no-fetch", help="Refuse (code 2) references that are links instead of fetching them."),
+]
+
 PriorityOption = Annotated[
     Priority | None, typer.Option("--priority", help="Which runs a node takes first [normal].")
 ]
@@ -118,6 +142,7 @@ HOW_OPTIONS = {
     "force": (Force, False),
     "label": (LabelOption, None),
     "require_node": (RequireNode, False),
+    "no_fetch": (NoFetch, False),
 }
 JOB_OPTIONS = {
     "width": (Width, None),
@@ -134,4 +159,8 @@ JOB_OPTIONS = {
     "vae_tile_size": (VaeTileSize, None),
     "checkpoint": (Checkpoint, None),
     "loras": (Loras, None),
+    "workflow": (WorkflowOption, None),
+    "references": (References, None),
+    "first_frame": (FirstFrame, None),
+    "last_frame": (LastFrame, None),
 }

@@ -20,6 +20,7 @@ from rich.console import Console
 from broker.address import mask_secrets
 from broker.errors import BrokerError
 from client.errors import ClientError
+from client.heartbeat import TransferNotes
 from client.options import COMMON_OPTIONS, HOW_OPTIONS, JOB_OPTIONS
 from client.settings import ClientSettings
 from client.terminal import PlainConsole, say
@@ -52,7 +53,9 @@ class Session:
     def client(self) -> "H3Client":
         from client.client import H3Client  # noqa: PLC0415 - rq alone takes a third of a second
 
-        return H3Client.from_settings(self.settings)
+        client = H3Client.from_settings(self.settings)
+        client.transfer_watch = TransferNotes(self.note)
+        return client
 
     @cached_property
     def console(self) -> Console:

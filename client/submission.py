@@ -11,11 +11,12 @@ from typing import Any, TypedDict
 from pydantic import ValidationError
 
 from broker.submit import QueuedRun
+from client.given_references import with_media
 from client.handle import AnyJob, Outcome
 from client.outcomes import succeeded
 from client.sweeps import excerpt
-from queue_schemas.errors import InvalidRequestError, NotImplementedWorkflowError, explain
-from queue_schemas.jobs import IMPLEMENTED_WORKFLOWS, build_job, draw_seed
+from queue_schemas.errors import InvalidRequestError, explain
+from queue_schemas.jobs import build_job, draw_seed
 from queue_schemas.results import Manifest
 from queue_schemas.runs import Priority, RunKey, Submission, needs_of, run_id_of
 from queue_schemas.sweeps import Sweep, SweepRun
@@ -33,6 +34,7 @@ class HowOptions(TypedDict, total=False):
     node: str | None
     labels: Mapping[str, str]
     require_node: bool
+    fetch: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,8 @@ class How:
     labels: Mapping[str, str] = field(default_factory=dict)
     require_node: bool = False
     """Refuse what no live node can serve now."""
+    fetch: bool = True
+    """Read references that are https links, now, and store them like files; else refuse them."""
 
     def key(self) -> RunKey:
         """Return what goes into the runs' ids. Raises InvalidRequestError, also for odd labels."""
@@ -85,19 +89,15 @@ def check_job(
 ) -> AnyJob:
     """Return the job, its checkpoint perhaps still unsettled.
 
-    Raises InvalidRequestError, by label, and NotImplementedWorkflowError.
+    Raises InvalidRequestError, by label, and UploadError where nothing tells a reference's kind.
     """
     if not isinstance(asked, Mapping):
-        job = asked
-    else:
-        fields = {"seed": draw_seed(), **defaults, **asked}
-        try:
-            job = build_job(fields, checkpoint=checkpoint or _UNSETTLED)
-        except InvalidRequestError as error:
-            raise InvalidRequestError(f"{label}: {error}" if label else str(error)) from None
-    if job.workflow not in IMPLEMENTED_WORKFLOWS:
-        raise NotImplementedWorkflowError(job.workflow)
-    return job
+        return asked
+    fields = {"seed": draw_seed(), **defaults, **with_media(asked)}
+    try:
+        return build_job(fields, checkpoint=checkpoint or _UNSETTLED)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{label}: {error}" if label else str(error)) from None
 
 
 def settle_checkpoint(jobs: Sequence[AnyJob], choose: Callable[[], str]) -> list[AnyJob]:

@@ -21,6 +21,8 @@ import yaml
 
 from client.errors import SweepInputError
 from client.given_files import read_given_file
+from client.given_references import MEDIA_FIELDS, short_names
+from client.sweep_references import with_references_beside
 from client.sweeps import draw_seeds, excerpt, frames_of_seconds, read_prompts
 from queue_schemas import limits
 from queue_schemas.errors import InvalidRequestError, nearest_hint
@@ -63,7 +65,7 @@ def read_sweep_file(path: Path, *, fields: Mapping[str, Any]) -> SweepPlan:
     Raises SweepInputError, naming file and field.
     """
     try:
-        return _plan(_load(path), fields=fields, folder=path.parent)
+        return _plan(with_references_beside(_load(path), path.parent), fields=fields, folder=path.parent)
     except (SweepInputError, InvalidRequestError) as error:
         shown = str(error)
         raise SweepInputError(shown if str(path) in shown else f"{path}: {shown}") from None
@@ -155,7 +157,10 @@ def _expand(
     runs = []
     for (name, prompt), values, seed in itertools.product(prompts, itertools.product(*axes.values()), seeds):
         chosen = dict(zip(axes, values, strict=True))
-        shown = [f"{axis} {value}" for axis, value in chosen.items()]
+        shown = [
+            f"{axis} {short_names(value) if axis in MEDIA_FIELDS else value}"
+            for axis, value in chosen.items()
+        ]
         label = ", ".join([f"{name}: {excerpt(prompt)}", *shown, f"seed {seed}"])
         runs.append((label, _with_frames({**fixed, **chosen, "prompt": prompt, "seed": seed}, label=label)))
     return runs

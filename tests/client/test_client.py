@@ -11,7 +11,7 @@ from broker.sweeps import sweeps_to_look_at
 from client.client import H3Client
 from client.errors import CheckpointChoiceError, DamagedArtifactError, SweepInputError
 from client.handle import Outcome
-from queue_schemas.errors import ErrorCode, InvalidRequestError, NotImplementedWorkflowError
+from queue_schemas.errors import InvalidRequestError
 from queue_schemas.events import JobStatus
 from queue_schemas.jobs import build_job
 from queue_schemas.results import Manifest
@@ -207,20 +207,6 @@ def test_a_faulty_job_is_refused_before_redis_is_touched(
     with pytest.raises(InvalidRequestError, match=sentence):
         client.submit({**make_job(), **fault})
 
-    assert nothing_written(storage)
-
-
-@pytest.mark.parametrize(
-    "inputs", [{"first_frame": "a.png"}, {"references": [{"kind": "image", "source": "a.png"}]}]
-)
-def test_a_workflow_that_is_only_declared_is_refused_and_nothing_is_queued(
-    client: H3Client, node: "FakeNode", storage: Path, inputs: dict[str, Any]
-) -> None:
-    with pytest.raises(NotImplementedWorkflowError, match="use 't2va'") as caught:
-        client.submit({"prompt": "a fox", "checkpoint": "h3", **inputs})
-
-    assert caught.value.code is ErrorCode.NOT_IMPLEMENTED
-    assert node.queued() == []
     assert nothing_written(storage)
 
 

@@ -209,9 +209,9 @@ def test_a_reference_is_stored_once_under_the_hash_of_its_content(client: H3Clie
 @pytest.mark.parametrize(
     ("name", "size", "said"),
     [
-        ("a.txt", 1, "ends in one of"),
-        ("a.wav", 0, "audio references have 1 to"),
-        ("none.png", None, "No such"),
+        ("a.txt", 1, "does not end in one of"),
+        ("a.wav", 0, "a reference of kind audio has 1 to"),
+        ("none.png", None, "is not there"),
     ],
 )
 def test_what_is_no_reference_is_refused(
