@@ -5,10 +5,11 @@ lost to everybody else, so `store.json` is read before every write, and before a
 """
 
 from pathlib import Path
+from typing import BinaryIO
 
 from queue_schemas.benchmark import OutputFile
 from storage.base import ArtifactStore
-from storage.errors import StorageUnavailableError, StoreIdentityError
+from storage.errors import ArtifactMissingError, StorageUnavailableError, StoreIdentityError
 from storage.identity import read_identity
 from storage.local import LocalStore
 from storage.wrapped import WrappedStore
@@ -51,6 +52,13 @@ class KnownStore(WrappedStore):
         if found is None:
             self.check()
         return found
+
+    def open(self, key: str) -> BinaryIO:
+        try:
+            return super().open(key)
+        except ArtifactMissingError:
+            self.check()
+            raise
 
 
 def missing_store(url: str, *, found: str | None, wanted: str) -> str:

@@ -22,6 +22,13 @@ class SettingsError(WorkerError):
     code = ErrorCode.INVALID_REQUEST
 
 
+class ReferenceUnreachableError(WorkerError):
+    """Raised when a link of a job could not be read to its end now; the same may succeed later."""
+
+    code = ErrorCode.REFERENCE_UNREADABLE
+    retryable: ClassVar[bool] = True
+
+
 class EngineBusyError(WorkerError):
     """Raised when the engine has a running and a waiting job already."""
 
@@ -136,7 +143,10 @@ def job_error(error: BaseException) -> JobError:
     code = error_code(error)
     known = isinstance(getattr(error, "code", None), ErrorCode)
     message = str(error) if known else f"{type(error).__name__}: {error}"
-    return JobError(code=code, message=message[:_MESSAGE_CHARACTERS], retryable=code.retryable)
+    retryable = bool(
+        getattr(error, "retryable", code.retryable)
+    )  # of the code, unless the error knows better
+    return JobError(code=code, message=message[:_MESSAGE_CHARACTERS], retryable=retryable)
 
 
 def error_code(error: BaseException) -> ErrorCode:

@@ -16,12 +16,12 @@ from queue_schemas.errors import ErrorCode
 from storage.layout import ATTEMPT_FOLDER, FILM, STORE_KEY
 from storage.local import TEMPORARY
 from worker.errors import WorkerError
-from worker.own_names import RUNS, SPOOL
+from worker.own_names import REFERENCES, RUNS, SPOOL
 
 log = logging.getLogger(__name__)
 
 STALE_SECONDS: Final = 86_400.0
-_OWN_FOLDERS: Final = (RUNS, SPOOL)
+_OWN_FOLDERS: Final = (REFERENCES, RUNS, SPOOL)
 _REMEDY: Final = "name another folder by H3_OUTPUT_DIR / --output-dir"
 
 

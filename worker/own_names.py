@@ -2,6 +2,7 @@
 
 runs/<run_id>/<generation>/attempts/<attempt>/video.mp4     films that pullers ask for, by this name alone
 spool/                                                      films that wait for their store
+references/                                                 what jobs were given, by the hash of its content
 engine-<node>.log, engine-<node>.log.1                      the engines' logs
 store.json                                                  what tells a store, which no root may be
 .film-….part, .….tmp                                        unfinished files, as all hidden names
@@ -15,8 +16,11 @@ from storage.layout import ATTEMPT_FOLDER, FILM, RUNS_PREFIX, STORE_KEY
 
 RUNS: Final = RUNS_PREFIX.removesuffix("/")
 SPOOL: Final = "spool"
+REFERENCES: Final = "references"
 ENGINE_LOG: Final = "engine-{node}.log"
-_RESERVED: Final = re.compile(rf"\..*|{RUNS}|{SPOOL}|{re.escape(STORE_KEY)}|engine-.*\.log(\.[0-9]+)?")
+_RESERVED: Final = re.compile(
+    rf"\..*|{RUNS}|{SPOOL}|{REFERENCES}|{re.escape(STORE_KEY)}|engine-.*\.log(\.[0-9]+)?"
+)
 
 
 def reserved_part(output: str) -> str | None:
