@@ -11,6 +11,7 @@ E width of the AdaLN input.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from model.attention import AttentionFn
 from model.config import TransformerConfig
 from model.dit.block import DiTBlock
 from model.dit.final import FinalLayer
+from model.dit.layers import alike
 from model.dit.modulation import NUM_MODALITIES, Modulation
 from model.dit.refiner import TokenRefiner
 from model.dit.rope import RopeFrequencies, rope_table
@@ -59,9 +61,8 @@ class H3Transformer(nn.Module):
             table = torch.zeros(config.time_table_rows, config.time_embed_dim, dtype=f32)
             self.register_buffer("adaln_t_table", table)
         self.token_refiner = TokenRefiner(config, dtype=compute_dtype)
-        self.blocks = nn.ModuleList(
-            DiTBlock(config, dtype=compute_dtype, adaln_dtype=adaln_dtype) for _ in range(config.num_layers)
-        )
+        block = partial(DiTBlock, config, dtype=compute_dtype, adaln_dtype=adaln_dtype)
+        self.blocks = nn.ModuleList(alike(block, config.num_layers))
         self.final_layer = FinalLayer(config, dtype=compute_dtype, adaln_dtype=adaln_dtype)
         self.requires_grad_(False)
 

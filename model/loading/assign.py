@@ -1,6 +1,6 @@
 """Gives a module on `meta` what a file stores for it; quantised linears are exchanged on the way."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from model.checkpoints.stored import StoredModule
 from model.dit.streaming import to_pinned
 from model.loading.matching import Piece, full
-from model.loading.tensors import ValueCheck
+from model.loading.tensors import DTYPES, ValueCheck
 from model.quant.exchange import exchange
 from model.quant.rows import concat_rows, take_rows
 
@@ -19,43 +19,74 @@ RowOrder = Callable[[str], Tensor | None]
 """Our module to the order in which the file's rows of it are taken; None: as they lie."""
 
 
-def assign(
-    module: nn.Module,
-    pieces: Iterable[Piece],
-    read: Read,
-    *,
-    source: Path,
-    dtypes: Mapping[str, torch.dtype],
-    row_order: RowOrder = lambda name: None,
-    defaults: Mapping[str, Tensor] | None = None,
-    in_host_memory: Callable[[str], bool] = lambda name: False,
-) -> None:
-    """Read and assign piece by piece; plain tensors are cast to `dtypes` (by our names), packed ones stay.
+class Assignment:
+    """One module being given its values, piece by piece; plain tensors are cast, packed ones stay."""
 
-    `defaults` are for what the file leaves out; modules that are to lie `in_host_memory` are taken off the
-    GPU, where they were read to be checked. Raises CheckpointFileError for values that nobody trained.
-    """
-    check = ValueCheck(source)
-    for name, tensor in (defaults or {}).items():
-        parent, _, suffix = name.rpartition(".")
-        _put(module.get_submodule(parent), suffix, tensor)
-    for piece in pieces:
-        stored = _gather(piece, read, row_order(piece.name))
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        source: Path,
+        dtypes: Mapping[str, torch.dtype],
+        row_order: RowOrder = lambda name: None,
+    ) -> None:
+        """`dtypes` are those to compute in, by our names."""
+        self._module, self._dtypes, self._row_order = module, dtypes, row_order
+        self._check = ValueCheck(source)
+
+    def is_as_stored(self, piece: Piece) -> bool:
+        """Say whether the file's tensors become the module's without a look at their bytes."""
+        if len(piece.parts) > 1 or self._row_order(piece.name) is not None:
+            return False
+        return all(
+            suffix in piece.packed or DTYPES[entry.dtype] is self._dtypes[full(piece.name, suffix)]
+            for suffix, (_, entry) in piece.parts[0].tensors.items()
+        )
+
+    def give_defaults(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give what the file may leave out, in the dtypes that compute."""
+        for name, tensor in tensors.items():
+            parent, _, suffix = name.rpartition(".")
+            _put(self._module.get_submodule(parent), suffix, tensor)
+
+    def give(self, piece: Piece, read: Read) -> None:
+        """Give a piece; its values are looked at by the next `check`."""
+        self._put(piece, *self._read(piece, read))
+
+    def give_pinned(self, piece: Piece, read: Read) -> None:
+        """Give a piece that is to lie in host memory; it is checked on the device that it was read to.
+
+        Raises CheckpointFileError.
+        """
+        cast, packed = self._read(piece, read)
+        self.check()
+        self._put(piece, *({key: to_pinned(t) for key, t in each.items()} for each in (cast, packed)))
+
+    def check(self) -> None:
+        """Raise CheckpointFileError for values that nobody trained, in what was given since the last time."""
+        self._check.refuse()
+
+    def finish(self) -> None:
+        """Leave the module ready to compute."""
+        assert not any(parameter.is_meta for parameter in self._module.parameters()), "the match was strict"
+        self._module.eval()
+
+    def _read(self, piece: Piece, read: Read) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        stored = _gather(piece, read, self._row_order(piece.name))
         packed = {suffix: stored.pop(suffix) for suffix in piece.packed & stored.keys()}
-        cast = {suffix: tensor.to(dtypes[full(piece.name, suffix)]) for suffix, tensor in stored.items()}
+        cast = {
+            suffix: tensor.to(self._dtypes[full(piece.name, suffix)]) for suffix, tensor in stored.items()
+        }
         for suffix, tensor in (cast | packed).items():
-            check.add(full(piece.name, suffix), tensor)
-        if in_host_memory(piece.name):
-            check.refuse()  # while it is on the GPU
-            cast, packed = ({key: to_pinned(t) for key, t in each.items()} for each in (cast, packed))
+            self._check.add(full(piece.name, suffix), tensor)
+        return cast, packed
+
+    def _put(self, piece: Piece, cast: Mapping[str, Tensor], packed: Mapping[str, Tensor]) -> None:
         for suffix, tensor in cast.items():
-            _put(module.get_submodule(piece.name), suffix, tensor)
+            _put(self._module.get_submodule(piece.name), suffix, tensor)
         if piece.marker is not None:
-            dtype = dtypes[full(piece.name, "weight")]
-            exchange(module, piece.name, piece.marker, packed, dtype=dtype)
-    check.refuse()
-    assert not any(parameter.is_meta for parameter in module.parameters()), "the match was strict"
-    module.eval()
+            dtype = self._dtypes[full(piece.name, "weight")]
+            exchange(self._module, piece.name, piece.marker, packed, dtype=dtype)
 
 
 def _put(owner: nn.Module, suffix: str, tensor: Tensor) -> None:

@@ -3,7 +3,7 @@
 Architectures come from the files' shapes, so a full, pruned, tiny or depth-cut file needs no flag.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,14 +12,16 @@ from torch import Tensor
 from model import audio_vae, video_vae
 from model.audio_vae import AudioDecoder
 from model.checkpoints.header import Header, OpenCheckpoint
+from model.checkpoints.header_text import TensorEntry
 from model.checkpoints.holes import refuse_holes
 from model.checkpoints.names import Layout
 from model.dit import H3Transformer
 from model.dit.dtypes import round_islands
 from model.dit.row_order import row_order
 from model.dit.streaming import is_streamed
-from model.loading.assign import RowOrder, assign
+from model.loading.assign import Assignment, RowOrder
 from model.loading.files import ResidentFiles
+from model.loading.matching import Piece
 from model.loading.plans import (
     M,
     Plan,
@@ -30,7 +32,8 @@ from model.loading.plans import (
     plan_transformer,
     plan_video_decoder,
 )
-from model.loading.tensors import check_constants, read_tensors
+from model.loading.tensors import check_constants, read_tensor, view_stored
+from model.loading.transfer import Reading
 from model.rotary import inverse_frequencies
 from model.shapes import check_rules
 from model.text_encoder.encoder import TextEncoder
@@ -191,25 +194,42 @@ def _fill(
     in_host_memory: Callable[[str], bool] = lambda name: False,
 ) -> None:
     """Read what a plan found, and give the module defaults where the file has none."""
-    resident = [piece for piece in plan.pieces if not in_host_memory(piece.name)]
-    names = [name for piece in resident for part in piece.parts for name, _ in part.tensors.values()]
-    with OpenCheckpoint(plan.header.path, known=plan.header) as file:
-        stored = read_tensors(file, names, device=device)
+    assignment = Assignment(plan.module, source=plan.header.path, dtypes=dtypes, row_order=row_order)
+    hosted, resident = _split(plan.pieces, lambda piece: in_host_memory(piece.name))
+    as_stored, changed = _split(resident, assignment.is_as_stored)
+    entries = _entries(resident)
+    with (
+        OpenCheckpoint(plan.header.path, known=plan.header) as file,
+        Reading(file, entries, device=device, apart=_entries(changed)) as reading,
+    ):
 
-        def read(name: str) -> Tensor:
-            """Hand out each tensor once, so that what is cast is freed; others pass by the device singly."""
-            return stored.pop(name) if name in stored else read_tensors(file, [name], device=device)[name]
+        def take(name: str) -> Tensor:
+            """Hand out each tensor once, so that what is cast is freed."""
+            return view_stored(reading.data.pop(name), entries[name])
 
-        assign(
-            plan.module,
-            plan.pieces,
-            read,
-            source=plan.header.path,
-            dtypes=dtypes,
-            row_order=row_order,
-            in_host_memory=in_host_memory,
-            defaults={name: value.to(device, dtypes[name]) for name, value in (defaults or {}).items()},
-        )
+        given = {name: value.to(device, dtypes[name]) for name, value in (defaults or {}).items()}
+        assignment.give_defaults(given)  # which what the file has replaces
+        for piece in as_stored:  # while their bytes are on their way
+            assignment.give(piece, take)
+            reading.give_way()
+        reading.wait()
+        for piece in changed:
+            assignment.give(piece, take)
+        assignment.check()
+        for piece in hosted:
+            assignment.give_pinned(piece, lambda name: read_tensor(file, name, device=device))
+    assignment.finish()
+
+
+def _split(pieces: Iterable[Piece], chosen: Callable[[Piece], bool]) -> tuple[list[Piece], list[Piece]]:
+    """Return the pieces that are chosen, and the others."""
+    answers = [(piece, chosen(piece)) for piece in pieces]
+    return [piece for piece, yes in answers if yes], [piece for piece, yes in answers if not yes]
+
+
+def _entries(pieces: Iterable[Piece]) -> dict[str, TensorEntry]:
+    """Return what the file has for these pieces, by its own names."""
+    return {name: entry for piece in pieces for part in piece.parts for name, entry in part.tensors.values()}
 
 
 def _check_spread(module: AudioDecoder | VideoDecoder, header: Header) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from model.checkpoints.header import OpenCheckpoint
+from model.checkpoints.header_text import TensorEntry
 from model.errors import CheckpointFileError, CheckpointMismatchError
 from model.loading.transfer import read_bytes
 
@@ -24,26 +25,24 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
 }
 ZEROS_MAX: Final = 4096
 """A matrix of as many zeros was never trained; a small one, such as the unused mask token, may be zero."""
+CPU: Final = torch.device("cpu")
 JOINED_BYTES: Final = 64 * 1024 * 1024
 _FLOAT8_SIZE: Final = 0x7F
 """All bits but the sign, and in a value NaN."""
 
 
-def read_tensors(file: OpenCheckpoint, names: Iterable[str], *, device: torch.device) -> dict[str, Tensor]:
-    """Return tensors as they are stored, each in memory of its own on `device`.
+def view_stored(data: Tensor, entry: TensorEntry) -> Tensor:
+    """Return a tensor's bytes, uint8 [end - begin], in its own dtype and shape."""
+    return data.view(DTYPES[entry.dtype]).view(entry.shape)
+
+
+def read_tensor(file: OpenCheckpoint, name: str, *, device: torch.device = CPU) -> Tensor:
+    """Return one tensor as it is stored, in memory of its own.
 
     Read here, since the reference library refuses trailing bytes. Raises CheckpointFileError.
     """
-    entries = {name: file.header.tensors[name] for name in names}
-    data = read_bytes(file, entries, device=device)
-    return {
-        name: data.pop(name).view(DTYPES[entry.dtype]).view(entry.shape) for name, entry in entries.items()
-    }
-
-
-def read_tensor(file: OpenCheckpoint, name: str) -> Tensor:
-    """Return one tensor as it is stored, in host memory. Raises CheckpointFileError."""
-    return read_tensors(file, [name], device=torch.device("cpu"))[name]
+    entry = file.header.tensors[name]
+    return view_stored(read_bytes(file, {name: entry}, device=device)[name], entry)
 
 
 class ValueCheck:

@@ -11,10 +11,11 @@ Knows bytes only: no dtypes, no names' meaning.
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import torch
 from torch import Tensor
@@ -26,6 +27,9 @@ from model.errors import CheckpointFileError
 LANES: Final = 8
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Of one read and of one buffer."""
+ALIGNMENT: Final = 256
+"""Of each tensor in a block, in bytes: what CUDA gives an allocation of its own."""
+_GIVEN_SECONDS: Final = 200e-6
 
 
 @dataclass(slots=True)
@@ -39,22 +43,77 @@ class _Chunk:
     """Offset in the chunk, and the bytes that it fills."""
 
 
+class Reading:
+    """Tensors whose bytes are on their way: hand them around at once, look at them after `wait`.
+
+    They lie in one block of device memory, which costs one allocation instead of a thousand and stays while
+    any of them does; those named in `apart`, which somebody will cast and drop, have memory of their own.
+    Use it as a context, which ends the copying whatever happens; the file stays open that long.
+    """
+
+    def __init__(
+        self,
+        file: OpenCheckpoint,
+        entries: Mapping[str, TensorEntry],
+        *,
+        device: torch.device,
+        apart: Collection[str] = (),
+    ) -> None:
+        self.data = _allocate(entries, device=device, apart=apart)
+        """Name to uint8 [end - begin] on `device`."""
+        chunks = _chunks(file, entries, dict(self.data))  # callers take tensors out meanwhile
+        self._lanes: list[Future[None]] = []
+        self._threads: ThreadPoolExecutor | None = None
+        self._stopped = False
+        if device.type == "cuda":
+            self._copy_in_lanes(file, chunks, device=device)
+        else:
+            for chunk in chunks:
+                for offset, target in chunk.pieces:
+                    _read_into(file, target.numpy().data, chunk.begin + offset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stopped = True
+        if self._threads is not None:
+            self._threads.shutdown()
+
+    def give_way(self) -> None:
+        """Let the copying threads have the interpreter; from a busy one Python takes it after 5 ms only."""
+        if self._lanes:
+            time.sleep(_GIVEN_SECONDS)
+
+    def wait(self) -> None:
+        """Return when every byte is there. Raises CheckpointFileError: it ends early or cannot be read."""
+        for lane in self._lanes:
+            lane.result()
+
+    def _copy_in_lanes(self, file: OpenCheckpoint, chunks: Iterator[_Chunk], *, device: torch.device) -> None:
+        lock, begun = threading.Lock(), torch.cuda.Event()
+        begun.record(torch.cuda.current_stream(device))  # what used this memory before is over by then
+
+        def take() -> _Chunk | None:
+            with lock:
+                return None if self._stopped else next(chunks, None)
+
+        self._threads = ThreadPoolExecutor(LANES, thread_name_prefix="load")
+        self._lanes = [
+            self._threads.submit(_run_lane, file, take, after=begun, device=device) for _ in range(LANES)
+        ]
+
+
 def read_bytes(
     file: OpenCheckpoint, entries: Mapping[str, TensorEntry], *, device: torch.device
 ) -> dict[str, Tensor]:
-    """Return each entry's bytes as a uint8 tensor [end - begin] of its own on `device`.
+    """Return each entry's bytes as a uint8 tensor [end - begin] on `device`, all in one block of memory.
 
     Raises CheckpointFileError when the file ends early or cannot be read.
     """
-    found: dict[str, Tensor] = {}
-    chunks = _chunks(file, entries, found, device=device)
-    if device.type == "cuda":
-        _copy_in_lanes(file, chunks, device=device)
-    else:
-        for chunk in chunks:
-            for offset, target in chunk.pieces:
-                _read_into(file, target.numpy().data, chunk.begin + offset)
-    return {name: found[name] for name in entries}
+    with Reading(file, entries, device=device) as reading:
+        reading.wait()
+    return reading.data
 
 
 def drop_page_cache(file: OpenCheckpoint) -> None:
@@ -63,22 +122,29 @@ def drop_page_cache(file: OpenCheckpoint) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _chunks(
-    file: OpenCheckpoint,
-    entries: Mapping[str, TensorEntry],
-    found: dict[str, Tensor],
-    *,
-    device: torch.device,
-) -> Iterator[_Chunk]:
-    """Cut what is wanted into contiguous parts, in the order of the file; small tensors share one.
+def _allocate(
+    entries: Mapping[str, TensorEntry], *, device: torch.device, apart: Collection[str]
+) -> dict[str, Tensor]:
+    sizes = {name: entry.end - entry.begin for name, entry in entries.items()}
+    total = sum(-(-size // ALIGNMENT) * ALIGNMENT for name, size in sizes.items() if name not in apart)
+    block = torch.empty(total, dtype=torch.uint8, device=device)
+    made, used = {}, 0
+    for name, size in sizes.items():
+        if name in apart:
+            made[name] = torch.empty(size, dtype=torch.uint8, device=device)
+        else:
+            made[name] = block[used : used + size]
+            used += -(-size // ALIGNMENT) * ALIGNMENT
+    return made
 
-    Each tensor is added to `found`, not yet filled, when its first part is about to be handed out: memory is
-    allocated while others copy.
-    """
+
+def _chunks(
+    file: OpenCheckpoint, entries: Mapping[str, TensorEntry], data: Mapping[str, Tensor]
+) -> Iterator[_Chunk]:
+    """Cut what is wanted into contiguous parts, in the order of the file; small tensors share one."""
     chunk: _Chunk | None = None
     for name, entry in sorted(entries.items(), key=lambda item: item[1].begin):
-        size, done = entry.end - entry.begin, 0
-        target = found[name] = torch.empty(size, dtype=torch.uint8, device=device)
+        size, done, target = entry.end - entry.begin, 0, data[name]
         begin = file.header.payload_offset + entry.begin
         while done < size:
             if chunk is None or begin + done != chunk.begin + chunk.size or chunk.size == CHUNK_BYTES:
@@ -90,21 +156,6 @@ def _chunks(
             chunk.size, done = chunk.size + part, done + part
     if chunk is not None:
         yield chunk
-
-
-def _copy_in_lanes(file: OpenCheckpoint, chunks: Iterator[_Chunk], *, device: torch.device) -> None:
-    own_stream, lock = torch.cuda.current_stream(device), threading.Lock()
-    begun = torch.cuda.Event()
-    begun.record(own_stream)  # what used this memory before is over by then
-
-    def take() -> _Chunk | None:
-        with lock, torch.cuda.stream(own_stream):  # whose memory the tensors are
-            return next(chunks, None)
-
-    with ThreadPoolExecutor(LANES, thread_name_prefix="load") as threads:
-        runs = [threads.submit(_run_lane, file, take, after=begun, device=device) for _ in range(LANES)]
-        for run in runs:
-            run.result()
 
 
 def _run_lane(

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.attention import resolve_attention
-from model.config import RELEASED, RELEASED_PRUNED, TransformerConfig
+from model.config import RELEASED, RELEASED_PRUNED, TINY, TransformerConfig
 from model.dit import H3Transformer, parameter_dtypes
+from model.dit.block import DiTBlock
 from model.dit.checkpoint import transformer_config_from_shapes
 from model.dit.rope import inverse_frequencies
 from model.packing import pack_t2va, row_timesteps
@@ -203,3 +204,19 @@ def test_a_timestep_outside_the_table_takes_its_nearest_end(
     found = network.time_embed(torch.tensor([-0.5, 0.0, 5 / 32, 1.0, 1.5]), COMFYUI)
 
     torch.testing.assert_close(found, table[[0, 0, 5, 32, 32]], atol=0, rtol=0)
+
+
+def test_blocks_that_share_meta_tensors_share_nothing_else() -> None:
+    with torch.device("meta"):
+        network = H3Transformer(TINY.transformer)
+    first, second = network.blocks[0], network.blocks[1]
+    second.attn.out_proj.register_forward_hook(lambda *_: None)
+    second.attn.out_proj.weight = torch.nn.Parameter(torch.zeros(1))
+    second.mlp.fc1 = torch.nn.Identity()
+
+    assert first.attn.out_proj.weight.is_meta
+    assert not first.attn.out_proj._forward_hooks
+    assert isinstance(first.mlp.fc1, torch.nn.Linear)
+    with torch.device("meta"):
+        built_alone = DiTBlock(TINY.transformer, dtype=torch.bfloat16, adaln_dtype=torch.float32)
+    assert first.state_dict().keys() == built_alone.state_dict().keys()

@@ -11,7 +11,7 @@ from torch import Tensor
 from model.checkpoints.header import OpenCheckpoint
 from model.errors import CheckpointFileError
 from model.loading import transfer
-from model.loading.transfer import drop_page_cache, read_bytes
+from model.loading.transfer import Reading, drop_page_cache, read_bytes
 
 DEVICES = [torch.device("cpu"), pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)]
 
@@ -59,7 +59,7 @@ def test_small_tensors_share_one_read_and_a_gap_begins_another(
     with OpenCheckpoint(path) as file:
         entries = dict(file.header.tensors)
         del entries["06.1001"]
-        chunks = list(transfer._chunks(file, entries, {}, device=torch.device("cpu")))
+        chunks = list(transfer._chunks(file, entries, tensors))
 
     gap = file.header.tensors["06.1001"]
     offset = file.header.payload_offset
@@ -79,6 +79,42 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(
 
         with pytest.raises(CheckpointFileError, match="ended while it was read"):
             read_bytes(file, file.header.tensors, device=device)
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=str)
+def test_tensors_share_one_block_but_for_those_that_somebody_drops(
+    tmp_path: Path, tensors: dict[str, Tensor], device: torch.device
+) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file(tensors, path)
+    dropped = {"09.5000", "10.2500"}
+    with (
+        OpenCheckpoint(path) as file,
+        Reading(file, file.header.tensors, device=device, apart=dropped) as reading,
+    ):
+        taken = {name: reading.data.pop(name) for name in tensors}  # before the bytes are there
+        reading.wait()
+
+    blocks = {data.untyped_storage().data_ptr() for data in taken.values()}
+    assert len(blocks) == 1 + len(dropped)
+    assert all(data.storage_offset() % transfer.ALIGNMENT == 0 for data in taken.values())
+    assert all(torch.equal(data.cpu(), tensors[name]) for name, data in taken.items())
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=str)
+def test_a_reading_that_is_given_up_has_ended_when_its_file_closes(
+    tmp_path: Path, tensors: dict[str, Tensor], device: torch.device
+) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file(tensors, path)
+    with (
+        pytest.raises(ZeroDivisionError),
+        OpenCheckpoint(path) as file,
+        Reading(file, file.header.tensors, device=device) as reading,
+    ):
+        raise ZeroDivisionError
+
+    assert all(lane.done() for lane in reading._lanes)
 
 
 def test_dropping_the_page_cache_leaves_the_file_as_it_is(tmp_path: Path, tensors: dict[str, Tensor]) -> None:
