@@ -40,7 +40,7 @@ def loaded_by(*modules: str) -> set[str]:
         (["client.client", "client.cli", "client.demo", "client.collect"], {"worker", "model"}),
         (["worker.puller", "worker.tasks", "worker.supervisor", "worker.cli"], {"client", "tools", "model"}),
         (["model", "worker"], {"redis", "rq", "pydantic"}),
-        (["model.synthetic.__main__"], {"redis", "rq", "boto3", "numpy"}),
+        (["model.synthetic.command"], {"redis", "rq", "boto3", "numpy"}),
     ],
 )
 def test_a_package_imports_without_torch_and_without_what_its_layer_excludes(

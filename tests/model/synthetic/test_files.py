@@ -8,7 +8,7 @@ import pytest
 
 from model.checkpoints.descriptions import VARIANTS, TensorSpec, describe
 from model.checkpoints.header import OpenCheckpoint, read_header
-from model.synthetic.__main__ import run
+from model.synthetic.command import run
 from model.synthetic.writer import write_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")
