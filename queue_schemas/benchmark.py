@@ -10,6 +10,7 @@ from queue_schemas.base import JsonFields, Told, Version1
 from queue_schemas.events import EndStatus, JobError
 from queue_schemas.loras import AppliedLora
 from queue_schemas.names import FileIdentity, TransformerTask
+from queue_schemas.receipts import PromptReceipt, ReferenceReceipt
 
 
 class CheckpointFile(FileIdentity):
@@ -143,6 +144,9 @@ class BenchmarkRecord(Told):
     """Jobs that this engine process had served before."""
     conditioning_cache: Literal["hit", "miss", "off"] = "off"
     tokens: Tokens | None = None
+    prompt: PromptReceipt | None = None
+    references: list[ReferenceReceipt] = []
+    """In packed order; empty for t2va."""
     evaluations: int | None = None
     evaluations_skipped: int = 0
     seconds: Seconds = Seconds()

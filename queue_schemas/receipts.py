@@ -4,7 +4,7 @@ Made by the engine after encoding, kept in result and manifest. A hash is SHA-25
 float32, row-major, little-endian.
 """
 
-from queue_schemas.base import Told
+from queue_schemas.base import Lax, Told
 from queue_schemas.references import Kind
 
 
@@ -44,7 +44,7 @@ class ReferenceReceipt(Told):
     """Label and vision block in the prompt's stream."""
     tokens: int
     """Packed rows, a clip's sound included."""
-    rows: tuple[int, int]
+    rows: Lax[tuple[int, int]]
     """First packed row, and the one after the last."""
     latent_sha256: str
     sound: SoundReceipt | None = None
