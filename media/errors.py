@@ -50,3 +50,21 @@ class FilmUnreadableError(MediaError):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} cannot be read as a film: {reason}")
         self.path, self.reason = path, reason
+
+
+class ReferenceUnreadableError(MediaError):
+    """Raised when a picture, clip or sound cannot be used as it is.
+
+    Whoever knows how the file is called and where in the job it stands adds it with `named`.
+    """
+
+    code = ErrorCode.REFERENCE_UNREADABLE
+
+    def __init__(self, reason: str, *, file: str = "", place: str = "") -> None:
+        called = f"{place} ({file})" if place and file else place or file
+        super().__init__(f"{called}: {reason}" if called else reason)
+        self.reason, self.file, self.place = reason, file, place
+
+    def named(self, *, file: str, place: str = "") -> "ReferenceUnreadableError":
+        """Return the same fault with the file's name and its place in the job."""
+        return ReferenceUnreadableError(self.reason, file=file, place=place)

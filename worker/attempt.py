@@ -28,6 +28,7 @@ from worker.attempt_log import AttemptLog
 from worker.engine_client import EngineAddress, EngineClient
 from worker.engine_log import engine_log_size
 from worker.errors import EngineLostError
+from worker.gathering import without_queries
 from worker.slot import Slot, give_back
 from worker.spool import MadeBy, MadeFilm
 
@@ -58,6 +59,8 @@ class Attempt:
     result: GenerateResult | None = None
     files: dict[str, OutputFile] = field(default_factory=dict)
     """Role to stored file."""
+    fetch_seconds: float | None = None
+    """What its references took; None without any."""
     upload_seconds: float | None = None
     total_seconds: float | None = None
     """Up to the film, then up to its end in the store, without the wait for a store that was away."""
@@ -121,11 +124,16 @@ def make_film(
 
 
 def read_job(fields: dict[str, Any]) -> Job:
-    """Return the job as it arrived: nothing is drawn or filled in here. Raises InvalidRequestError."""
+    """Return the job as it arrived: nothing is drawn or filled in here.
+
+    Raises InvalidRequestError, also for a file of which nobody has said what it holds.
+    """
     try:
-        return JOB_ADAPTER.validate_python(fields)
+        job = JOB_ADAPTER.validate_python(fields)
     except ValidationError as error:
         raise InvalidRequestError(explain(error, known_fields=JobFields.model_fields)) from None
+    job.canonical_json()
+    return job
 
 
 def status_after(error: JobError | None) -> JobStatus:
@@ -141,8 +149,7 @@ def write_record(attempt: Attempt, *, store: ArtifactStore, error: JobError | No
         run = attempt.run_id, attempt.generation
         attempt.files["log"] = put_log(attempt.log, store, run=run, number=attempt.number)
     if attempt.job is not None:
-        fields = attempt.job.model_dump(mode="json")
-        _put_json(attempt, store, role="request", name=REQUEST, value=fields)
+        _put_json(attempt, store, role="request", name=REQUEST, value=_kept_fields(attempt.job))
     record = make_record(attempt, error=error)
     _put_json(attempt, store, role="benchmark", name=RECORD, value=record.model_dump(mode="json"))
 
@@ -158,6 +165,7 @@ def make_record(attempt: Attempt, *, error: JobError | None) -> BenchmarkRecord:
     seconds = (result.seconds if result else Seconds()).model_copy(
         update={
             "queue_wait": attempt.queue_wait_seconds,
+            "reference_fetch": attempt.fetch_seconds,
             "upload": attempt.upload_seconds,
             "total": attempt.total_seconds,
         }
@@ -169,7 +177,7 @@ def make_record(attempt: Attempt, *, error: JobError | None) -> BenchmarkRecord:
         attempt=attempt.number,
         status=status_after(error),
         error=error,
-        request=attempt.job.model_dump(mode="json") if attempt.job else attempt.fields,
+        request=_kept_fields(attempt.job) if attempt.job else attempt.fields,
         seconds=seconds,
         outputs=[attempt.files["video"]] if "video" in attempt.files else [],
         started_at=attempt.started_at,
@@ -188,6 +196,7 @@ def commit(attempt: Attempt, *, store: ArtifactStore, error: JobError | None) ->
         error=error,
         files=attempt.files,
         job_id=job_id_of(attempt),
+        proof=attempt.result if error is None else None,
     )
 
 
@@ -200,8 +209,12 @@ def create_manifest(
     error: JobError | None,
     files: Mapping[str, OutputFile],
     job_id: str | None = None,
+    proof: GenerateResult | None = None,
 ) -> Manifest:
-    """Create the manifest that ends a run, or return the one that somebody else created first."""
+    """Create the manifest that ends a run, or return the one that somebody else created first.
+
+    `proof` holds the receipts of a film that was made.
+    """
     manifest = Manifest(
         run_id=run_id,
         job_id=job_id or run_id.partition("-")[0],  # a run is named after its job
@@ -210,6 +223,8 @@ def create_manifest(
         status=status_after(error),
         error=error,
         files=dict(files),
+        prompt=proof.prompt if proof else None,
+        references=proof.references if proof else [],
         finished_at=utc_now(),
     )
     if store.put_if_absent(manifest_key(run_id, generation), manifest.model_dump_json(indent=1).encode()):
@@ -229,6 +244,10 @@ def job_id_of(attempt: Attempt) -> str:
     return attempt.job.job_id if attempt.job else attempt.run_id.partition("-")[0]
 
 
+def _kept_fields(job: Job) -> dict[str, Any]:
+    return without_queries(job).model_dump(mode="json")
+
+
 def _measured(result: GenerateResult) -> dict[str, Any]:
     return {
         "notes": result.notes,
@@ -239,6 +258,8 @@ def _measured(result: GenerateResult) -> dict[str, Any]:
         "cold": result.cold,
         "jobs_served": result.jobs_served,
         "tokens": result.tokens,
+        "prompt": result.prompt,
+        "references": result.references,
         "evaluations": result.evaluations,
         "peak_host_bytes": result.peak_host_bytes,
         "peak_device_bytes": result.peak_device_bytes,

@@ -75,7 +75,7 @@ class ReferenceFolder:
         path = self._folder / sha256
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except OSError:  # not there; what else is wrong with the folder is seen by whoever writes to it
             return None
         held = False
         try:

@@ -21,6 +21,7 @@ from queue_schemas.events import JobError, JobStatus
 from queue_schemas.results import Manifest
 from storage.base import ArtifactStore
 from storage.errors import StorageError
+from storage.links import DEFAULT_RULES, LinkRules
 from worker.attempt import Attempt, commit, job_id_of, make_film, prepare, read_manifest, write_record
 from worker.attempt_log import AttemptLog
 from worker.cancellation import CancelWatch
@@ -35,6 +36,7 @@ from worker.errors import (
     RunCancelledError,
     job_error,
 )
+from worker.fetching import fetch_references
 from worker.leasing import LeaseTimes
 from worker.relay import ProgressRelay
 from worker.slot import Slot
@@ -72,6 +74,7 @@ class TaskContext:
     takes_turns: bool = False
     """Whether manifests are created under a lock, because the store does not decide by itself."""
     engine_seconds: float = ENGINE_SECONDS
+    links: LinkRules = DEFAULT_RULES
     times: LeaseTimes = field(default_factory=LeaseTimes)
 
 
@@ -201,7 +204,14 @@ def _run(attempt: Attempt, *, context: TaskContext, relay: ProgressRelay, store:
         spool = Spool(attempt.output_root)
         film = spool.find(attempt.run_id, attempt.generation, job_id=job_id_of(attempt))
         if film is None:
-            film = make_film(attempt, engine=engine, on_event=relay, engine_seconds=seconds)
+            with fetch_references(
+                attempt,
+                store=store,
+                links=context.links,
+                engine=context.engine,
+                seconds=context.times.storage_seconds,
+            ):
+                film = make_film(attempt, engine=engine, on_event=relay, engine_seconds=seconds)
         else:
             attempt.release_slot(context.engine)
             attempt.result = film.made_by.result
