@@ -49,8 +49,21 @@ class TransformerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VideoEncoderConfig:
+    """The video VAE's encoder: a causal CNN of levels, most of which end in a strided convolution."""
+
+    channels: tuple[int, ...] = (128, 256, 256, 512, 512, 1024)
+    blocks_per_level: int = 2
+    space_strides: tuple[int, ...] = (2, 2, 2, 2, 1, 1)
+    time_strides: tuple[int, ...] = (1, 2, 2, 1, 1, 1)
+    """Their products are the decoder's patch: 16 pixels, 4 frames."""
+    num_groups: int = 32
+    norm_eps: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VideoVaeConfig:
-    """The video VAE's decoder: a ViT over latent voxels; clips and tiles are part of its definition."""
+    """The video VAE: its decoder, a ViT over latent voxels; clips and tiles are part of its definition."""
 
     latent_channels: int = 24
     decoder_dim: int = 2048
@@ -68,11 +81,24 @@ class VideoVaeConfig:
     tile_pixels: int = 256
     tile_overlap_pixels: int = 64
     """Least overlap of two tiles."""
+    encoder: VideoEncoderConfig | None = VideoEncoderConfig()
+    """None: a file that holds the decoder alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioEncoderConfig:
+    """The audio VAE's encoder: a strided CNN with Snake, and one causal attention down to the latents."""
+
+    dim: int = 64
+    """Channels before the first stage; each stage doubles them, up to the VAE's `latent_dim`."""
+    rates: tuple[int, ...] = (2, 4, 4, 5, 5)
+    """Of the stages; their product is that of the decoder's: 800 samples a latent."""
+    num_heads: int = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioVaeConfig:
-    """The audio VAE's decoder: BigVGAN with alias-free SnakeBeta, mono; stereo is two batch items."""
+    """The audio VAE: its decoder, BigVGAN with alias-free SnakeBeta. Mono; stereo is two batch items."""
 
     latent_channels: int = 32
     latent_dim: int = 2048
@@ -81,6 +107,8 @@ class AudioVaeConfig:
     decoder_kernel_sizes: tuple[int, ...] = (9, 9, 4, 4, 4, 4, 4)
     resblock_kernel_sizes: tuple[int, ...] = (3, 7, 11)
     resblock_dilations: tuple[int, ...] = (1, 3, 5)
+    encoder: AudioEncoderConfig | None = AudioEncoderConfig()
+    """None: a file that holds the decoder alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +157,13 @@ TINY = H3Config(
         time_embed_dim=4,
         time_table_rows=17,
     ),
-    video_vae=VideoVaeConfig(decoder_dim=128, num_layers=2, ffn_dim=512),
-    audio_vae=AudioVaeConfig(latent_dim=256, decoder_dim=128),
+    video_vae=VideoVaeConfig(
+        decoder_dim=128,
+        num_layers=2,
+        ffn_dim=512,
+        encoder=VideoEncoderConfig(channels=(32, 64, 64, 96, 96, 128)),
+    ),
+    audio_vae=AudioVaeConfig(latent_dim=256, decoder_dim=128, encoder=AudioEncoderConfig(dim=8)),
     text_encoder=TextEncoderConfig(
         vocab_size=512,
         hidden_size=256,

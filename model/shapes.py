@@ -34,13 +34,13 @@ def sizing_shapes(shapes: Mapping[str, Shape], ranks: Mapping[str, int], *, sour
     return {name: shapes[name] for name in ranks}
 
 
-def count_layers(names: Collection[str], pattern: str, *, source: Path) -> int:
-    """Count `pattern.format(0)`, `pattern.format(1)`, ... among `names`, up to the first that is missing.
+def count_layers(names: Collection[str], pattern: str, *, source: Path, first: int = 0) -> int:
+    """Count `pattern.format(first)`, the next and so on among `names`, up to the first that is missing.
 
     What lies past a gap is left over, and `check_shapes` refuses it. Raises CheckpointMismatchError when
     there is none or more than LAYERS_MAX.
     """
-    stack = [pattern.format(index) for index in range(LAYERS_MAX + 1)]
+    stack = [pattern.format(index) for index in range(first, first + LAYERS_MAX + 1)]
     found = next((index for index, name in enumerate(stack) if name not in names), len(stack))
     if not found:
         raise CheckpointMismatchError(source, missing=stack[:1])

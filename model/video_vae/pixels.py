@@ -1,4 +1,4 @@
-"""Pixels: from the decoder's ImageNet-normalised RGB to [0, 1], and to bytes by either rounding."""
+"""Pixels: between bytes and the VAE's ImageNet-normalised RGB; to bytes by either rounding."""
 
 from typing import Literal
 
@@ -11,6 +11,13 @@ Rounding = Literal["truncate", "round"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def from_bytes(frames: Tensor) -> Tensor:
+    """Turn uint8 [F, H, W, 3] into the encoder's input [3, F, H, W], float32, on the same device."""
+    std = torch.tensor(IMAGENET_STD, device=frames.device).view(3, 1, 1, 1)
+    mean = torch.tensor(IMAGENET_MEAN, device=frames.device).view(3, 1, 1, 1)
+    return (frames.permute(3, 0, 1, 2) / 255.0 - mean) / std
 
 
 def to_unit_range(raw: Tensor) -> Tensor:

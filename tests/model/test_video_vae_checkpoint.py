@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,14 +12,17 @@ import torch
 from model.config import RELEASED, TINY, VideoVaeConfig
 from model.errors import CheckpointMismatchError
 from model.video_vae import (
+    DECODER_PREFIXES,
     ENCODER_PREFIXES,
     VideoDecoder,
+    VideoEncoder,
     default_tensors,
     parameter_dtypes,
     video_config_from_shapes,
 )
 
 Shapes = dict[str, tuple[int, ...]]
+Half = type[VideoDecoder] | type[VideoEncoder]
 
 
 @pytest.fixture(scope="module")
@@ -27,28 +31,67 @@ def released() -> Shapes:
     return {name: tuple(shape) for name, shape in json.loads(file.read_text()).items()}
 
 
-def module_shapes(config: VideoVaeConfig) -> Shapes:
+def module_shapes(config: VideoVaeConfig, *halves: Half) -> Shapes:
     with torch.device("meta"):
-        decoder = VideoDecoder(config)
-    assert {tensor.device.type for tensor in decoder.state_dict().values()} == {"meta"}
-    return {name: tuple(tensor.shape) for name, tensor in decoder.state_dict().items()}
+        tensors = {k: v for half in halves for k, v in half(config).state_dict().items()}
+    assert {tensor.device.type for tensor in tensors.values()} == {"meta"}
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def test_the_released_file_holds_the_decoder_the_encoder_and_nothing_else(released: Shapes) -> None:
+@pytest.mark.parametrize(
+    ("half", "others", "num_weights"),
+    [
+        # All of the file's weights but statistics and the unused mask token.
+        (VideoDecoder, ENCODER_PREFIXES, 2_423_530_496 + 600),
+        (VideoEncoder, DECODER_PREFIXES, 180_335_536 + 2_352),
+    ],
+)
+def test_the_released_file_holds_the_decoder_the_encoder_and_nothing_else(
+    released: Shapes, half: Half, others: tuple[str, ...], num_weights: int
+) -> None:
     config = video_config_from_shapes(released)
 
-    decoder = {k: v for k, v in released.items() if not k.startswith(ENCODER_PREFIXES)}
+    own = {k: v for k, v in released.items() if not k.startswith(others)}
 
     assert len(released) == 562
     assert config == RELEASED.video_vae
-    assert module_shapes(config) == decoder
-    # All of the file's weights but encoder, quant_conv, statistics and the unused mask token.
-    weights = sum(math.prod(shape) for shape in decoder.values()) - 2 * 24 - 2048
-    assert weights == 2_423_530_496 + 600
+    assert module_shapes(config, half) == own
+    unused = {"latents_mean", "latents_std", "decoder.mask_token"}
+    assert sum(math.prod(shape) for name, shape in own.items() if name not in unused) == num_weights
 
 
 def test_the_tiny_architecture_is_read_back_from_its_own_shapes() -> None:
-    assert video_config_from_shapes(module_shapes(TINY.video_vae)) == TINY.video_vae
+    config = TINY.video_vae
+
+    assert video_config_from_shapes(module_shapes(config, VideoDecoder, VideoEncoder)) == config
+    assert video_config_from_shapes(module_shapes(config, VideoDecoder)) == replace(config, encoder=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"channels": (32, 64, 64, 96, 48, 128)}, r"down\.4\.\S+: 48 channels do not split into 32 groups"),
+        ({"space_strides": (2, 2, 2, 1, 1, 1)}, r"1 latent in 4 frames of 8 pixels .* decoder makes 4 of 16"),
+        ({"blocks_per_level": 3}, "3 blocks a level instead of 2"),
+        (
+            {
+                "channels": (32,) * 7,
+                "space_strides": (2, 2, 2, 2, 1, 1, 1),
+                "time_strides": (1, 2, 2, *[1] * 4),
+            },
+            "more than 6 levels",
+        ),
+    ],
+)
+def test_an_encoder_that_cannot_be_meant_is_refused(changes: dict[str, Any], message: str) -> None:
+    assert TINY.video_vae.encoder is not None
+    odd = replace(TINY.video_vae.encoder, **changes)
+    if "channels" in changes:
+        odd = replace(odd, num_groups=16)  # which no shape tells
+    shapes = module_shapes(replace(TINY.video_vae, encoder=odd), VideoDecoder, VideoEncoder)
+
+    with pytest.raises(CheckpointMismatchError, match=message):
+        video_config_from_shapes(shapes)
 
 
 def test_a_decoder_with_one_block_fewer_loads() -> None:
@@ -71,7 +114,9 @@ def test_blocks_past_a_gap_are_left_over_for_the_loader_to_refuse(released: Shap
     config = video_config_from_shapes(with_gap)
 
     assert config.num_layers == 7
-    assert "decoder.transformer_blocks.8.scale1" in with_gap.keys() - module_shapes(config).keys()
+    assert (
+        "decoder.transformer_blocks.8.scale1" in with_gap.keys() - module_shapes(config, VideoDecoder).keys()
+    )
 
 
 def test_a_file_without_a_decoder_is_refused_by_name() -> None:
@@ -80,7 +125,7 @@ def test_a_file_without_a_decoder_is_refused_by_name() -> None:
 
 
 def test_what_a_file_may_leave_out_has_the_modules_shapes() -> None:
-    shapes = module_shapes(TINY.video_vae)
+    shapes = module_shapes(TINY.video_vae, VideoDecoder)
 
     defaults = default_tensors(TINY.video_vae)
 
@@ -97,7 +142,7 @@ def test_float16_keeps_norms_scales_and_statistics_in_float32() -> None:
     half = parameter_dtypes(TINY.video_vae, torch.float16)
     exact = parameter_dtypes(TINY.video_vae, torch.float32)
 
-    assert half.keys() == exact.keys() == module_shapes(TINY.video_vae).keys()
+    assert half.keys() == exact.keys() == module_shapes(TINY.video_vae, VideoDecoder).keys()
     assert set(exact.values()) == {torch.float32}
     kept = {name.removeprefix("decoder.transformer_blocks.0.") for name, d in half.items() if d.itemsize == 4}
     block = {"norm1.weight", "norm2.weight", "scale1", "scale2"}

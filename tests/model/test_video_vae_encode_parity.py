@@ -1,0 +1,152 @@
+"""The video encode against diffusers 0.42.1's own condition step, from the same random weights."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from model.config import VideoEncoderConfig, VideoVaeConfig
+from model.video_vae import VideoEncoder, encode_clip
+from model.video_vae.pixels import IMAGENET_MEAN, IMAGENET_STD
+from queue_schemas.conventions import COMFYUI, DIFFUSERS, Conventions
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TOLERANCE = 1e-5  # reached: 1e-6
+HALF = 2e-3
+"""Relative, of a value that falls to either side of a rounding to float16; they are few."""
+
+SMALL = VideoVaeConfig(
+    latent_channels=4,
+    patch_pixels=4,
+    tile_pixels=16,
+    tile_overlap_pixels=4,
+    encoder=VideoEncoderConfig(
+        channels=(8, 16), blocks_per_level=1, space_strides=(2, 2), time_strides=(2, 2), num_groups=8
+    ),
+)
+DEEPER = VideoVaeConfig(
+    latent_channels=6,
+    patch_pixels=8,
+    tile_pixels=32,
+    tile_overlap_pixels=16,
+    encoder=VideoEncoderConfig(
+        channels=(8, 16, 16, 24),
+        blocks_per_level=2,
+        space_strides=(2, 2, 2, 1),
+        time_strides=(1, 2, 2, 1),
+        num_groups=4,
+    ),
+)
+CONFIGS = pytest.mark.parametrize("config", [SMALL, DEEPER], ids=["small", "deeper"])
+
+
+def make_theirs(config: VideoVaeConfig, *, tiled: bool) -> Any:
+    from diffusers.models.autoencoders.autoencoder_kl_minimax_h3 import AutoencoderKLMiniMaxH3
+
+    assert config.encoder is not None
+    generator = torch.Generator().manual_seed(7)
+    theirs = AutoencoderKLMiniMaxH3(
+        latent_channels=config.latent_channels,
+        block_out_channels=config.encoder.channels,
+        layers_per_block=config.encoder.blocks_per_level,
+        spatial_downsample_factors=config.encoder.space_strides,
+        temporal_downsample_factors=config.encoder.time_strides,
+        norm_num_groups=config.encoder.num_groups,
+        decoder_num_layers=1,
+        decoder_num_attention_heads=1,
+        decoder_attention_head_dim=8,
+        latents_mean=torch.randn(config.latent_channels, generator=generator).tolist(),
+        latents_std=(torch.rand(config.latent_channels, generator=generator) + 0.5).tolist(),
+    ).eval()
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            spread = 0.3 if parameter.dim() == 1 else parameter[0].numel() ** -0.5
+            parameter.copy_(spread * noise + (1.0 if "norm" in name and "weight" in name else 0.0))
+    tile, overlap = config.tile_pixels, config.tile_overlap_pixels
+    if tiled:
+        theirs.enable_tiling(tile, tile, overlap, overlap)
+    else:
+        theirs.disable_tiling()
+    return theirs
+
+
+def make_ours(theirs: Any, config: VideoVaeConfig) -> VideoEncoder:
+    parts = {
+        "down_blocks": "down",
+        "resnets": "block",
+        "conv_shortcut": "nin_shortcut",
+        "downsamplers.0": "downsample",
+    }
+    weights = {}
+    for name, tensor in theirs.state_dict().items():
+        if name.startswith(("encoder.", "quant_conv.")):
+            for part, ours in parts.items():
+                name = name.replace(part, ours)  # noqa: PLW2901 - translated part by part
+            weights[name] = tensor
+    weights["latents_mean"] = torch.tensor(theirs.config.latents_mean)
+    weights["latents_std"] = torch.tensor(theirs.config.latents_std)
+    encoder = VideoEncoder(config)
+    encoder.load_state_dict(weights)
+    return encoder
+
+
+def encode_both(
+    config: VideoVaeConfig, frames: np.ndarray[Any, Any], *, tiled: bool, conventions: Conventions
+) -> tuple[Tensor, Tensor]:
+    """Encode as our preset does, and as diffusers' step, of which only the posterior is chosen."""
+    from diffusers.modular_pipelines.minimax_h3.encoders import encode_vae_condition
+
+    theirs = make_theirs(config, tiled=tiled)
+    ours = make_ours(theirs, config if tiled else dataclasses.replace(config, tile_pixels=256))
+    found = encode_clip(ours, [frames], conventions=conventions)
+    pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None]
+    if conventions.condition_posterior == "sample_fp16":
+        with torch.no_grad():
+            return found, encode_vae_condition(theirs, pixels, IMAGENET_MEAN, IMAGENET_STD)[0]
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
+    with torch.no_grad():
+        posterior = theirs.encode((pixels.float() / 255 - mean) / std, return_dict=False)[0]
+    return found, ours.normalise(posterior.mode()[0])
+
+
+def draw_frames(config: VideoVaeConfig, count: int, height: int, width: int) -> np.ndarray[Any, Any]:
+    """Frames of so many latents."""
+    grid = config.patch_pixels
+    shape = (count, height * grid, width * grid, 3)
+    return np.random.default_rng(count).integers(0, 256, shape, dtype=np.uint8)
+
+
+@CONFIGS
+@pytest.mark.parametrize("tiled", [False, True], ids=["whole", "tiled"])
+@pytest.mark.parametrize("count", [1, 5, 17, 18, 22, 39])
+def test_the_mean_of_a_clip_of_any_length_equals_diffusers(
+    config: VideoVaeConfig, tiled: bool, count: int, relative_l2: Callable[[Tensor, Tensor], float]
+) -> None:
+    frames = draw_frames(config, count, 7, 5)
+
+    found, wanted = encode_both(config, frames, tiled=tiled, conventions=COMFYUI)
+
+    assert found.shape == wanted.shape
+    assert found.std() > 0.3, "the random weights left nothing to compare"
+    assert relative_l2(found, wanted) <= TOLERANCE
+
+
+@CONFIGS
+@pytest.mark.parametrize("tiled", [False, True], ids=["whole", "tiled"])
+@pytest.mark.parametrize("count", [1, 22])
+def test_the_sample_is_that_of_diffusers_condition_step(
+    config: VideoVaeConfig, tiled: bool, count: int
+) -> None:
+    frames = draw_frames(config, count, 7, 5)
+
+    found, wanted = encode_both(config, frames, tiled=tiled, conventions=DIFFUSERS)
+
+    off = (found - wanted).abs() > 1e-6  # those that round the other way
+    assert off.float().mean() < 0.02
+    torch.testing.assert_close(found, wanted, rtol=HALF, atol=HALF)
