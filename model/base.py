@@ -5,9 +5,9 @@ Imports no torch, so an engine can be tested with another implementation. Arrays
 Shapes: F frames of height H and width W; N samples per channel.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from queue_schemas.benchmark import Backends, CheckpointSet, Seconds, Tokens
 from queue_schemas.events import ProgressEvent
 from queue_schemas.jobs import Job
 from queue_schemas.loras import LoraCard
+from queue_schemas.receipts import PromptReceipt, ReferenceReceipt
 
 OnProgress = Callable[[ProgressEvent], None]
 
@@ -34,6 +35,9 @@ class Generation:
     backends: Backends
     seconds: Seconds
     peak_device_bytes: int | None = None
+    prompt: PromptReceipt | None = None
+    references: list[ReferenceReceipt] = field(default_factory=list)
+    """In packed order."""
     notes: list[str] = field(default_factory=list)
     """What a person should know beyond the job's own notes."""
 
@@ -63,5 +67,15 @@ class Pipeline(Protocol):
     def check(self, job: Job) -> None:
         """Raise the error that `generate` would raise for this job before it costs anything."""
 
-    def generate(self, job: Job, *, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Generation:
-        """Make the film; `cancelled` is asked before every step. Raises `model.errors.ModelError`."""
+    def generate(
+        self,
+        job: Job,
+        media: Sequence[Any] = (),
+        *,
+        on_progress: OnProgress,
+        cancelled: Callable[[], bool],
+    ) -> Generation:
+        """Make the film; `media` are the job's, as `media.references.prepare_references` returns them.
+
+        `cancelled` is asked before every step. Raises `model.errors.ModelError`.
+        """

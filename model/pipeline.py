@@ -10,7 +10,7 @@ Shapes: L text rows; latents as in `latents.py`; F frames of H × W pixels; N sa
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -103,7 +103,14 @@ class H3Pipeline:
         plan_job(job)
 
     @torch.inference_mode()
-    def generate(self, job: Job, *, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Generation:
+    def generate(
+        self,
+        job: Job,
+        media: Sequence[Any] = (),
+        *,
+        on_progress: OnProgress,
+        cancelled: Callable[[], bool],
+    ) -> Generation:
         self.check(job)
         conventions, clock = PRESETS[job.conventions], StageClock(self.device, on_progress)
         attention_name, attention = resolve_attention(job.attention, self.device)
