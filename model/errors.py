@@ -165,6 +165,19 @@ class WrongCheckpointError(ModelError):
         self.wanted, self.resident = wanted, resident
 
 
+class EncoderMissingError(ModelError):
+    """Raised when a job shows pictures, clips or sounds to a VAE whose file holds the decoder alone."""
+
+    code = ErrorCode.CHECKPOINT_MISMATCH
+
+    def __init__(self, role: str, *, source: Path) -> None:
+        super().__init__(
+            f"this job needs the encoder of the {role}, which {_path(source)} does not hold;"
+            " load ComfyUI's whole file"
+        )
+        self.role, self.source = role, source
+
+
 class AttentionUnavailableError(ModelError):
     """Raised when a job names an attention backend that this engine does not have."""
 

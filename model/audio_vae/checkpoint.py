@@ -16,12 +16,12 @@ from torch import Tensor
 from model.audio_vae.activation import low_pass_taps
 from model.audio_vae.decoder import AudioDecoder
 from model.audio_vae.statistics import LATENTS_MEAN, LATENTS_STD
+from model.checkpoints import names
 from model.config import AudioEncoderConfig, AudioVaeConfig
 from model.shapes import DIM_MAX, Shape, check_rules, count_layers, sizing_shapes
 
-ENCODER_PREFIXES: Final = ("encoder.", "pre_block.", "mean_proj.", "logs_proj.")
-DECODER_PREFIXES: Final = ("decoder.", "dec_in_proj.")
-"""Names of either half of a file; the statistics belong to both."""
+ENCODER_PREFIXES: Final = names.ENCODER_PREFIXES["audio_vae"]
+DECODER_PREFIXES: Final = names.DECODER_PREFIXES["audio_vae"]
 
 _STAGE, _FIRST = "encoder.block.{}.block.4.weight", "encoder.block.0.weight"
 _UP, _BLOCK, _STEP = "decoder.ups.{}.0.weight", "decoder.resblocks.{}.convs1.0.weight", "convs1.{}.weight"

@@ -14,6 +14,7 @@ from model.checkpoints.descriptions import HeaderDescription, describe, load_tab
 from model.checkpoints.expressions import evaluate, names_in
 from model.checkpoints.layers import split_companion
 from model.checkpoints.names import (
+    ENCODER_PREFIXES,
     RENAMINGS,
     Architecture,
     Layout,
@@ -73,6 +74,8 @@ class Comparison:
     misshapen: tuple[str, ...]
     beyond: tuple[str, ...]
     """Tensors that are known and yet not of this architecture."""
+    decoder_alone: bool
+    """A VAE's file without its encoder: whole for whoever shows it no picture, clip or sound."""
 
     def shape_of(self, name: str) -> Shape | None:
         """Return the shape of a tensor, or of a part of one; None for what the architecture does not have."""
@@ -125,6 +128,10 @@ def compare(recognised: Recognised, shapes: Shapes, *, packed: Iterable[str]) ->
     missing = [name for name in wanted if name not in shapes and not OPTIONAL.fullmatch(name)]
     if recognised.layout != "comfyui" and COMPUTED in missing:
         missing.remove(COMPUTED)
+    encoder = ENCODER_PREFIXES.get(recognised.family, ())
+    decoder_alone = bool(encoder) and not any(name.startswith(encoder) for name in shapes)
+    if decoder_alone:
+        missing = [name for name in missing if not name.startswith(encoder)]
     unknown = [name for name in shapes if name not in wanted]
     beyond = [name for name in unknown if BEYOND.fullmatch(name)]
     unmatched = [name for name in unknown if not BEYOND.fullmatch(name)]
@@ -140,6 +147,7 @@ def compare(recognised: Recognised, shapes: Shapes, *, packed: Iterable[str]) ->
         unmatched=tuple(sorted(unmatched)),
         misshapen=tuple(sorted(misshapen)),
         beyond=tuple(sorted(beyond)),
+        decoder_alone=decoder_alone,
     )
 
 

@@ -22,6 +22,15 @@ DIFFUSERS_MARKS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 """Tensors by which diffusers' layout of a model is known; the first is in no other layout."""
+ENCODER_PREFIXES: Final[Mapping[Architecture, tuple[str, ...]]] = {
+    "video_vae": ("encoder.", "quant_conv."),
+    "audio_vae": ("encoder.", "pre_block.", "mean_proj.", "logs_proj."),
+}
+DECODER_PREFIXES: Final[Mapping[Architecture, tuple[str, ...]]] = {
+    "video_vae": ("decoder.", "post_quant_conv."),
+    "audio_vae": ("decoder.", "dec_in_proj."),
+}
+"""Names of the halves of a VAE's file, of which the encoder's may be absent; statistics belong to both."""
 WRAPPER_PREFIXES: Final = ("model.diffusion_model.", "diffusion_model.")
 PARTS: Final = ("q", "k", "v")
 """Parts of a fused weight, in the order of its rows; equally many rows each."""

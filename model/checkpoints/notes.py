@@ -32,6 +32,8 @@ def notes_on(contents: Contents, header: Header) -> Iterator[str]:
         yield "AWQ factors are folded into this file's norms: its linears fit the norms of no other file"
     if len(comparison.missing) > len(comparison.shapes) // 4:
         yield "much of the model is missing: perhaps one shard of several"
+    if comparison.decoder_alone:
+        yield "it holds the decoder alone: jobs with keyframes or references are refused"
     if comparison.beyond:
         patterns = ", ".join(sorted({pattern_of(name) for name in comparison.beyond})[:3])
         yield f"{len(comparison.beyond)} tensors are known and yet of no use here: {patterns}"

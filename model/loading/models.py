@@ -1,4 +1,4 @@
-"""The four models of a resident set, loaded strictly onto one device in their dtypes.
+"""The models of a resident set, loaded strictly onto one device in their dtypes.
 
 Architectures come from the files' shapes, so a full, pruned, tiny or depth-cut file needs no flag.
 """
@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from model import audio_vae, video_vae
-from model.audio_vae import AudioDecoder
+from model.audio_vae import AudioDecoder, AudioEncoder
 from model.checkpoints.header import Header, OpenCheckpoint
 from model.checkpoints.header_text import TensorEntry
 from model.checkpoints.holes import refuse_holes
@@ -19,6 +19,7 @@ from model.dit import H3Transformer
 from model.dit.dtypes import round_islands
 from model.dit.row_order import row_order
 from model.dit.streaming import is_streamed
+from model.errors import EncoderMissingError
 from model.loading.assign import Assignment, RowOrder
 from model.loading.files import ResidentFiles
 from model.loading.matching import Piece
@@ -28,9 +29,11 @@ from model.loading.plans import (
     Plans,
     TextPlan,
     plan_audio_decoder,
+    plan_audio_encoder,
     plan_text_encoder,
     plan_transformer,
     plan_video_decoder,
+    plan_video_encoder,
 )
 from model.loading.tensors import check_constants, read_tensor, view_stored
 from model.loading.transfer import Reading
@@ -38,7 +41,7 @@ from model.rotary import inverse_frequencies
 from model.shapes import check_rules
 from model.text_encoder.encoder import TextEncoder
 from model.text_encoder.tokenizer import Tokenizer, load_tokenizer
-from model.video_vae import VideoDecoder
+from model.video_vae import VideoDecoder, VideoEncoder
 
 OnLoad = Callable[[str], None]
 
@@ -52,6 +55,9 @@ class Models:
     transformer: H3Transformer
     video_decoder: VideoDecoder
     audio_decoder: AudioDecoder
+    video_encoder: VideoEncoder | None
+    """None, as of the audio VAE's: its file holds the decoder alone (`EncoderMissingError`)."""
+    audio_encoder: AudioEncoder | None
 
 
 def load_models(
@@ -62,7 +68,7 @@ def load_models(
     vae_dtype: torch.dtype,
     on_progress: OnLoad,
 ) -> Models:
-    """Load all four as `check_files` planned them; `on_progress` is told each role before its file is read.
+    """Load all as `check_files` planned them; `on_progress` is told each role before its file is read.
 
     The text encoder computes in the transformer's dtype. Raises ModelError: nothing missing, left over,
     misshapen, never written or not finite is let through.
@@ -78,15 +84,27 @@ def load_models(
     transformer = read_transformer(plans.transformer, device=device)
     on_progress("video VAE")
     video_decoder = read_video_decoder(plans.video_vae, device=device, dtype=vae_dtype)
+    video, audio = plans.video_encoder, plans.audio_encoder
+    video_encoder = None if video is None else read_video_encoder(video, device=device)
     on_progress("audio VAE")
     audio_decoder = read_audio_decoder(plans.audio_vae, device=device)
+    audio_encoder = None if audio is None else read_audio_encoder(audio, device=device)
     return Models(
         tokenizer=tokenizer,
         text_encoder=text_encoder,
         transformer=transformer,
         video_decoder=video_decoder,
         audio_decoder=audio_decoder,
+        video_encoder=video_encoder,
+        audio_encoder=audio_encoder,
     )
+
+
+def require_encoder(encoder: M | None, role: str, header: Header) -> M:
+    """Return the encoder of `role`'s file, which a job needs. Raises EncoderMissingError."""
+    if encoder is None:
+        raise EncoderMissingError(role, source=header.path)
+    return encoder
 
 
 def load_transformer(
@@ -146,7 +164,7 @@ def read_text_encoder(plan: TextPlan, *, device: torch.device, dtype: torch.dtyp
 
 
 def load_video_decoder(header: Header, *, device: torch.device, dtype: torch.dtype) -> VideoDecoder:
-    """Check and read the decoder alone; the encoder's tensors in the same file are passed over by prefix."""
+    """Check and read the decoder alone; the encoder's tensors are passed over by prefix."""
     plan = plan_video_decoder(header)
     refuse_holes(header)
     return read_video_decoder(plan, device=device, dtype=dtype)
@@ -166,6 +184,21 @@ def read_video_decoder(plan: Plan[VideoDecoder], *, device: torch.device, dtype:
     return module
 
 
+def load_video_encoder(header: Header, *, device: torch.device) -> VideoEncoder | None:
+    """Check and read the encoder alone, in float32; None where nothing of it is in the file."""
+    plan = plan_video_encoder(header)
+    refuse_holes(header)
+    return None if plan is None else read_video_encoder(plan, device=device)
+
+
+def read_video_encoder(plan: Plan[VideoEncoder], *, device: torch.device) -> VideoEncoder:
+    """Read what a plan found."""
+    defaults = video_vae.default_statistics(plan.module.config)
+    _fill(plan, device=device, dtypes=_float32(plan.module), defaults=defaults)
+    _check_spread(plan.module, plan.header)
+    return plan.module
+
+
 def load_audio_decoder(header: Header, *, device: torch.device) -> AudioDecoder:
     """Check and read the decoder alone, in float32: any other dtype is audibly wrong."""
     plan = plan_audio_decoder(header)
@@ -176,12 +209,32 @@ def load_audio_decoder(header: Header, *, device: torch.device) -> AudioDecoder:
 def read_audio_decoder(plan: Plan[AudioDecoder], *, device: torch.device) -> AudioDecoder:
     """Read what a plan found."""
     defaults = audio_vae.default_tensors(plan.module.config)
-    dtypes = dict.fromkeys(plan.module.state_dict(), torch.float32)
-    _fill(plan, device=device, dtypes=dtypes, defaults=defaults)
+    _fill(plan, device=device, dtypes=_float32(plan.module), defaults=defaults)
     filters = {name: taps for name, taps in defaults.items() if name.endswith(".filter")}
     check_constants(plan.module.state_dict(), filters, source=plan.header.path)
     _check_spread(plan.module, plan.header)
     return plan.module
+
+
+def load_audio_encoder(header: Header, *, device: torch.device) -> AudioEncoder | None:
+    """Check and read the encoder alone, in float32; None where nothing of it is in the file."""
+    plan = plan_audio_encoder(header)
+    refuse_holes(header)
+    return None if plan is None else read_audio_encoder(plan, device=device)
+
+
+def read_audio_encoder(plan: Plan[AudioEncoder], *, device: torch.device) -> AudioEncoder:
+    """Read what a plan found."""
+    defaults = audio_vae.encoder_defaults(plan.module.config)
+    _fill(plan, device=device, dtypes=_float32(plan.module), defaults=defaults)
+    zeros = {name: value for name, value in defaults.items() if name.endswith(".zero_k_bias")}
+    check_constants(plan.module.state_dict(), zeros, source=plan.header.path)
+    _check_spread(plan.module, plan.header)
+    return plan.module
+
+
+def _float32(module: nn.Module) -> dict[str, torch.dtype]:
+    return dict.fromkeys(module.state_dict(), torch.float32)
 
 
 def _fill(
@@ -232,6 +285,6 @@ def _entries(pieces: Iterable[Piece]) -> dict[str, TensorEntry]:
     return {name: entry for piece in pieces for part in piece.parts for name, entry in part.tensors.values()}
 
 
-def _check_spread(module: AudioDecoder | VideoDecoder, header: Header) -> None:
+def _check_spread(module: AudioDecoder | AudioEncoder | VideoDecoder | VideoEncoder, header: Header) -> None:
     rule = "latents_std: a spread that is not above 0"
     check_rules(header.path, {rule: bool((module.latents_std > 0).all())})

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from model import audio_vae, video_vae
-from model.audio_vae import AudioDecoder
+from model.audio_vae import AudioDecoder, AudioEncoder
 from model.checkpoints.header import Header
 from model.checkpoints.holes import refuse_holes
 from model.checkpoints.names import (
@@ -32,7 +32,7 @@ from model.loading.matching import Piece, match
 from model.shapes import check_rules
 from model.text_encoder.encoder import build_on_meta
 from model.text_encoder.layout import comfyui_name, config_from_shapes, module_name
-from model.video_vae import VideoDecoder
+from model.video_vae import VideoDecoder, VideoEncoder
 from queue_schemas import geometry
 
 M = TypeVar("M", bound=nn.Module)
@@ -57,12 +57,15 @@ class TextPlan(Plan[nn.Module]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plans:
-    """The four of a resident set, checked; each can be loaded once, since loading fills its module."""
+    """Those of a resident set, checked; each can be loaded once, since loading fills its module."""
 
     transformer: Plan[H3Transformer]
     text_encoder: TextPlan
     video_vae: Plan[VideoDecoder]
     audio_vae: Plan[AudioDecoder]
+    video_encoder: Plan[VideoEncoder] | None
+    """None, as of the audio VAE's: the file holds the decoder alone."""
+    audio_encoder: Plan[AudioEncoder] | None
 
     @property
     def config(self) -> H3Config:
@@ -75,7 +78,7 @@ class Plans:
 
 
 def check_files(files: ResidentFiles, *, compute_dtype: torch.dtype) -> Plans:
-    """Return the four plans, once each file holds its model exactly, whole, and all of them make one film.
+    """Return the plans, once each file holds its model exactly, whole, and all of them make one film.
 
     Raises CheckpointFileError and CheckpointMismatchError.
     """
@@ -84,6 +87,8 @@ def check_files(files: ResidentFiles, *, compute_dtype: torch.dtype) -> Plans:
         transformer=plan_transformer(files.transformer, compute_dtype=compute_dtype),
         video_vae=plan_video_decoder(files.video_vae),
         audio_vae=plan_audio_decoder(files.audio_vae),
+        video_encoder=plan_video_encoder(files.video_vae),
+        audio_encoder=plan_audio_encoder(files.audio_vae),
     )
     check_fit(plans.config, files)
     for header in files.headers().values():
@@ -151,7 +156,7 @@ def plan_text_encoder(header: Header) -> TextPlan:
 
 
 def plan_video_decoder(header: Header) -> Plan[VideoDecoder]:
-    """Match a video VAE's decoder; its encoder may be in the file. Raises as `plan_transformer`."""
+    """Match a video VAE's decoder, whatever of its encoder is there. Raises as `plan_transformer`."""
     layout = layout_of("video_vae", header)
     own_name = _own_name("video_vae", layout)
     config = video_vae.video_config_from_shapes(own_shapes(header, own_name=own_name), source=header.path)
@@ -166,8 +171,26 @@ def plan_video_decoder(header: Header) -> Plan[VideoDecoder]:
     return Plan(header=header, module=module, pieces=pieces, layout=layout)
 
 
+def plan_video_encoder(header: Header) -> Plan[VideoEncoder] | None:
+    """Match a video VAE's encoder; None where nothing of it is there. Raises as `plan_transformer`."""
+    layout = layout_of("video_vae", header)
+    own_name = _own_name("video_vae", layout)
+    config = video_vae.video_config_from_shapes(own_shapes(header, own_name=own_name), source=header.path)
+    if config.encoder is None:
+        return None
+    module = _on_meta(lambda: VideoEncoder(config))
+    pieces = match(
+        module,
+        read_stored(header, own_name=own_name),
+        source=header.path,
+        ignored=video_vae.DECODER_PREFIXES,
+        optional=video_vae.default_statistics(config),
+    )
+    return Plan(header=header, module=module, pieces=pieces, layout=layout)
+
+
 def plan_audio_decoder(header: Header) -> Plan[AudioDecoder]:
-    """Match an audio VAE's decoder; its encoder may be in the file. Raises as `plan_transformer`."""
+    """Match an audio VAE's decoder, whatever of its encoder is there. Raises as `plan_transformer`."""
     config = audio_vae.audio_config_from_shapes(header.shapes, source=header.path)
     module = _on_meta(lambda: AudioDecoder(config))
     pieces = match(
@@ -176,6 +199,22 @@ def plan_audio_decoder(header: Header) -> Plan[AudioDecoder]:
         source=header.path,
         ignored=audio_vae.ENCODER_PREFIXES,
         optional=audio_vae.default_tensors(config),
+    )
+    return Plan(header=header, module=module, pieces=pieces, layout="comfyui")
+
+
+def plan_audio_encoder(header: Header) -> Plan[AudioEncoder] | None:
+    """Match an audio VAE's encoder; None where nothing of it is there. Raises as `plan_transformer`."""
+    config = audio_vae.audio_config_from_shapes(header.shapes, source=header.path)
+    if config.encoder is None:
+        return None
+    module = _on_meta(lambda: AudioEncoder(config))
+    pieces = match(
+        module,
+        read_stored(header, own_name=str),
+        source=header.path,
+        ignored=audio_vae.DECODER_PREFIXES,
+        optional=audio_vae.encoder_defaults(config),
     )
     return Plan(header=header, module=module, pieces=pieces, layout="comfyui")
 

@@ -13,15 +13,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from model.checkpoints import names
 from model.checkpoints.names import Layout
 from model.config import VideoEncoderConfig, VideoVaeConfig
 from model.shapes import Shape, check_rules, count_layers, sizing_shapes
 from model.video_vae.decoder import PIXEL_CHANNELS, VideoDecoder
 from model.video_vae.statistics import LATENTS_MEAN, LATENTS_STD
 
-ENCODER_PREFIXES: Final = ("encoder.", "quant_conv.")
-DECODER_PREFIXES: Final = ("decoder.", "post_quant_conv.")
-"""Names of either half of a file; the statistics belong to both."""
+ENCODER_PREFIXES: Final = names.ENCODER_PREFIXES["video_vae"]
+DECODER_PREFIXES: Final = names.DECODER_PREFIXES["video_vae"]
 
 _FLOAT32_PARTS = frozenset({"norm1", "norm2", "norm_out", "scale1", "scale2", "latents_mean", "latents_std"})
 _LEVEL, _BLOCK = "encoder.down.{}.block.0.conv1.weight", "encoder.down.0.block.{}.conv1.weight"
@@ -109,8 +109,8 @@ def parameter_dtypes(config: VideoVaeConfig, dtype: torch.dtype) -> dict[str, to
     if dtype not in (torch.float16, torch.float32):
         raise ValueError(f"the video VAE decodes in float16 or float32, not in {dtype}")
     with torch.device("meta"):
-        names = VideoDecoder(config).state_dict().keys()
-    return {name: torch.float32 if _FLOAT32_PARTS.intersection(name.split(".")) else dtype for name in names}
+        state = VideoDecoder(config).state_dict()
+    return {name: torch.float32 if _FLOAT32_PARTS.intersection(name.split(".")) else dtype for name in state}
 
 
 def default_tensors(config: VideoVaeConfig) -> dict[str, Tensor]:

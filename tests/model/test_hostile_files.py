@@ -22,17 +22,21 @@ from model.errors import CheckpointFileError, CheckpointMismatchError
 from model.loading.files import ResidentFiles, find_files
 from model.loading.models import (
     load_audio_decoder,
+    load_audio_encoder,
     load_text_encoder,
     load_transformer,
     load_video_decoder,
+    load_video_encoder,
 )
 from model.loading.plans import (
     check_files,
     check_fit,
     plan_audio_decoder,
+    plan_audio_encoder,
     plan_text_encoder,
     plan_transformer,
     plan_video_decoder,
+    plan_video_encoder,
 )
 from model.rotary import inverse_frequencies
 from model.shapes import DIM_MAX, LAYERS_MAX
@@ -46,8 +50,8 @@ Shape = tuple[int, ...]
 PLANS: dict[str, Callable[..., object]] = {
     "transformer": lambda header: plan_transformer(header, compute_dtype=torch.float32).module.config,
     "text_encoder": lambda header: plan_text_encoder(header).config,
-    "video_vae": lambda header: plan_video_decoder(header).module.config,
-    "audio_vae": lambda header: plan_audio_decoder(header).module.config,
+    "video_vae": lambda header: (plan_video_decoder(header).module.config, plan_video_encoder(header))[0],
+    "audio_vae": lambda header: (plan_audio_decoder(header).module.config, plan_audio_encoder(header))[0],
 }
 SIZING = {
     "transformer": [
@@ -59,8 +63,22 @@ SIZING = {
         "token_refiner.blocks.0.norm1.weight",
     ],
     "text_encoder": [*TEXT_SIZING, "visual.merger.linear_fc2.weight"],
-    "video_vae": [*VIDEO_SIZING, "decoder.register_tokens", "post_quant_conv.weight", "latents_std"],
-    "audio_vae": [*AUDIO_SIZING, "latents_mean"],
+    "video_vae": [
+        *VIDEO_SIZING,
+        "decoder.register_tokens",
+        "post_quant_conv.weight",
+        "latents_std",
+        "encoder.down.0.block.0.conv1.weight",
+        "encoder.down.0.block.1.conv1.weight",
+        "quant_conv.weight",
+    ],
+    "audio_vae": [
+        *AUDIO_SIZING,
+        "latents_mean",
+        "encoder.block.0.weight",
+        "encoder.block.5.block.4.weight",
+        "pre_block.attn.qkv.weight",
+    ],
 }
 """Every tensor from which a size is read, and some whose shape is fixed."""
 FREE = {
@@ -155,7 +173,10 @@ COUNTED = [
     ("text_encoder", "visual.blocks.{}.norm1.weight"),
     ("text_encoder", "visual.deepstack_merger_list.{}.norm.weight"),
     ("video_vae", "decoder.transformer_blocks.{}.scale1"),
+    ("video_vae", "encoder.down.{}.block.0.conv1.weight"),
+    ("video_vae", "encoder.down.0.block.{}.conv1.weight"),
     ("audio_vae", "decoder.ups.{}.0.weight"),
+    ("audio_vae", "encoder.block.{}.block.4.weight"),
 ]
 """What is counted."""
 
@@ -180,7 +201,8 @@ def test_a_stack_deeper_than_any_model_is_refused_before_it_is_built(
     files: ResidentFiles, tmp_path: Path, role: str, counted: str
 ) -> None:
     shapes = getattr(files, role).shapes
-    deep = {counted.format(index): shapes[counted.format(0)] for index in range(15_000)}
+    first = next(shapes[name] for name in map(counted.format, range(2)) if name in shapes)
+    deep = {counted.format(index): first for index in range(15_000)}
     header = read_header(write_shapes(tmp_path / "a.safetensors", {**shapes, **deep}))
     begin = time.monotonic()
 
@@ -201,8 +223,14 @@ def change(source: Path, target: Path, name: str, edit: Callable[[Tensor], objec
 LOADS: dict[str, Callable[..., object]] = {
     "transformer": lambda header: load_transformer(header, device=CPU, compute_dtype=torch.float32),
     "text_encoder": lambda header: load_text_encoder(header, device=CPU, dtype=torch.float32),
-    "video_vae": lambda header: load_video_decoder(header, device=CPU, dtype=torch.float16),
-    "audio_vae": lambda header: load_audio_decoder(header, device=CPU),
+    "video_vae": lambda header: (
+        load_video_decoder(header, device=CPU, dtype=torch.float16),
+        load_video_encoder(header, device=CPU),
+    ),
+    "audio_vae": lambda header: (
+        load_audio_decoder(header, device=CPU),
+        load_audio_encoder(header, device=CPU),
+    ),
 }
 
 
@@ -214,7 +242,9 @@ LOADS: dict[str, Callable[..., object]] = {
         ("transformer", "adaln_t_table"),
         ("text_encoder", "visual.merger.norm.bias"),
         ("video_vae", "decoder.proj_out.bias"),
+        ("video_vae", "encoder.norm_out.bias"),
         ("audio_vae", "decoder.resblocks.20.activations.5.act.beta"),
+        ("audio_vae", "pre_block.attn.q_bias"),
     ],
 )
 def test_a_value_that_is_not_finite_is_refused_by_the_name_of_its_tensor(
@@ -258,6 +288,7 @@ def test_a_download_that_left_a_hole_is_refused(files: ResidentFiles, tmp_path: 
         ("transformer", "rope.inv_freq", lambda t: t.copy_(t.flip(0))),
         ("audio_vae", "decoder.activation_post.upsample.filter", lambda t: t.mul_(2.0)),
         ("audio_vae", "decoder.resblocks.0.activations.0.downsample.lowpass.filter", lambda t: t.zero_()),
+        ("audio_vae", "pre_block.attn.zero_k_bias", lambda t: t[-1:].fill_(0.01)),
         ("audio_vae", "latents_std", lambda t: t[:1].zero_()),
         ("video_vae", "latents_std", lambda t: t[-1:].neg_()),
     ],

@@ -21,9 +21,18 @@ from model.errors import (
     CheckpointMismatchError,
     CheckpointMissingError,
     EmptyNameError,
+    EncoderMissingError,
 )
 from model.loading.files import find_files
-from model.loading.models import load_audio_decoder, load_transformer, load_video_decoder
+from model.loading.models import (
+    load_audio_decoder,
+    load_audio_encoder,
+    load_transformer,
+    load_video_decoder,
+    load_video_encoder,
+    require_encoder,
+)
+from model.loading.plans import check_files
 from model.synthetic.h3_tiny import write_h3_tiny
 from model.synthetic.values import Values
 from model.synthetic.writer import write_file
@@ -251,3 +260,67 @@ def test_a_stray_tensor_beside_the_vae_encoder_is_not_passed_over(tiny: Path, tm
 
     with pytest.raises(CheckpointMismatchError, match=r"unexpected \(decoder.extra.weight\)"):
         load_audio_decoder(read_header(path), device=CPU)
+
+
+ENCODERS: dict[str, Callable[[Any], Any]] = {
+    "video": lambda header: load_video_encoder(header, device=CPU),
+    "audio": lambda header: load_audio_encoder(header, device=CPU),
+}
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_an_encoder_has_its_files_values_in_float32(tiny: Path, kind: str) -> None:
+    path = tiny / "vae" / f"h3-tiny-{kind}-vae.safetensors"
+
+    module = ENCODERS[kind](read_header(path))
+
+    stored = load_file(path)
+    assert not module.training
+    for name, tensor in module.state_dict().items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, stored[name].float()), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "faulty"),
+    [
+        ("video", ("encoder.down.3.downsample.conv.bias", "quant_conv.scale", "encoder.conv_out.weight")),
+        ("audio", ("encoder.block.3.block.1.block.2.alpha", "pre_block.norm4.bias", "mean_proj.weight")),
+    ],
+)
+def test_faults_of_an_encoder_are_listed_together(
+    tiny: Path, tmp_path: Path, kind: str, faulty: tuple[str, str, str]
+) -> None:
+    missing, stray, misshapen = faulty
+    path = tmp_path / "vae.safetensors"
+    tensors = load_file(tiny / "vae" / f"h3-tiny-{kind}-vae.safetensors")
+    del tensors[missing]
+    save_file({**tensors, stray: torch.ones(1), misshapen: torch.ones(3)}, path)
+
+    with pytest.raises(CheckpointMismatchError) as caught:
+        ENCODERS[kind](read_header(path))
+
+    assert (caught.value.missing, caught.value.unexpected) == ([missing], [stray])
+    assert [text.split(":")[0] for text in caught.value.wrong] == [misshapen]
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_a_file_of_a_decoder_alone_loads_until_a_job_needs_the_encoder(
+    tiny: Path, tmp_path: Path, kind: str
+) -> None:
+    folder = link_all(tiny, tmp_path)
+    path = folder / "vae" / f"h3-tiny-{kind}-vae.safetensors"
+    tensors = load_file(path)
+    path.unlink()
+    decoder = ("decoder.", "post_quant_conv.", "dec_in_proj.", "latents_")
+    save_file({name: tensor for name, tensor in tensors.items() if name.startswith(decoder)}, path)
+
+    plans = check_files(find_files(folder), compute_dtype=torch.float32)
+
+    header, other = read_header(path), {"video": plans.audio_encoder, "audio": plans.video_encoder}[kind]
+    assert other is not None
+    assert {"video": plans.video_encoder, "audio": plans.audio_encoder}[kind] is None
+    with pytest.raises(
+        EncoderMissingError, match=rf"encoder of the {kind} VAE, which .*{path.name} does not"
+    ):
+        require_encoder(ENCODERS[kind](header), f"{kind} VAE", header)

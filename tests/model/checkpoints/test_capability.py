@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from model.checkpoints.descriptions import VARIANTS, describe
 from model.checkpoints.header import read_header
 from model.errors import ModelError
-from model.loading.models import load_audio_decoder, load_text_encoder, load_transformer, load_video_decoder
+from model.loading.models import (
+    load_audio_decoder,
+    load_audio_encoder,
+    load_text_encoder,
+    load_transformer,
+    load_video_decoder,
+    load_video_encoder,
+)
 from model.rotary import inverse_frequencies
 from model.synthetic.values import Values
 from model.synthetic.writer import write_file
@@ -24,8 +32,14 @@ MODELS = [variant for variant in VARIANTS if not variant.startswith("lora")]
 LOADERS: dict[str, Callable[..., Any]] = {
     "transformer": lambda header: load_transformer(header, device=CPU, compute_dtype=torch.float32),
     "text_encoder": lambda header: load_text_encoder(header, device=CPU, dtype=torch.float32),
-    "video_vae": lambda header: load_video_decoder(header, device=CPU, dtype=torch.float32),
-    "audio_vae": lambda header: load_audio_decoder(header, device=CPU),
+    "video_vae": lambda header: (
+        load_video_decoder(header, device=CPU, dtype=torch.float32),
+        load_video_encoder(header, device=CPU),
+    ),
+    "audio_vae": lambda header: (
+        load_audio_decoder(header, device=CPU),
+        load_audio_encoder(header, device=CPU),
+    ),
 }
 
 
@@ -65,6 +79,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "a format of others": (
         "dit_pruned_nvfp4", {"blocks.0.mlp.fc1.comfy_quant": ("U8", (19,), b'{"format": "mxfp8"}')},
     ),
+    "part of an encoder": ("vae_audio_fp32", {"pre_block.norm3.bias": None}),
+    "a tensor too many in an encoder": ("vae_video_fp16", {"encoder.norm_in.bias": ("F16", (32,), b"\1")}),
     "a zeroed marker": ("te_qwen3vl_nvfp4_awq", {"model.embed_tokens.comfy_quant": ("U8", (29,), b"\0")}),
 }  # fmt: skip
 
@@ -195,3 +211,20 @@ def test_a_scale_without_its_weight_stands_for_no_parameters(write_tensors: Writ
     found = inspect(write_tensors(tensors))
 
     assert sum(row.num_parameters for row in found.formats) == found.num_parameters
+
+
+@pytest.mark.parametrize("variant", ["vae_video_fp16", "vae_audio_fp32"])
+def test_a_decoder_alone_loads_and_the_inspector_says_what_it_cannot_do(
+    variant: str, tmp_path: Path, inspect: Inspect
+) -> None:
+    path = tmp_path / "a.safetensors"
+    description = describe(variant, "tiny")
+    values = Values(description)
+    tensors = {spec.name: values.tensor(spec) for spec in description.tensors}
+    encoder = ("encoder.", "quant_conv.", "pre_block.", "mean_proj.", "logs_proj.")
+    save_file({name: tensor for name, tensor in tensors.items() if not name.startswith(encoder)}, path)
+
+    found = inspect(path)
+
+    assert (found.runtime.loads, found.missing.count, loads(found)) == (True, 0, True)
+    assert "it holds the decoder alone: jobs with keyframes or references are refused" in found.notes

@@ -14,7 +14,7 @@ from model.checkpoints.names import Layout
 from model.dit import H3Transformer
 from model.errors import CheckpointMismatchError
 from model.loading.files import plays
-from model.loading.models import load_transformer, load_video_decoder
+from model.loading.models import load_transformer, load_video_decoder, load_video_encoder
 from model.quant.linear import QuantLinear
 from model.quant.marker import Marker, parse_marker
 from model.quant.rows import take_rows
@@ -189,6 +189,8 @@ def test_a_video_vae_in_diffusers_layout_is_the_same_one(
     for module, stored in by_module(path).items():
         theirs = module.replace("x_embedder", "proj_in").replace("attn.to_out", "attn.to_out.0")
         theirs = theirs.replace("ff.w1", "ff.net.0.proj").replace("ff.w2", "ff.net.2")
+        theirs = theirs.replace("encoder.down.", "encoder.down_blocks.").replace(".block.", ".resnets.")
+        theirs = theirs.replace("nin_shortcut", "conv_shortcut").replace("downsample.", "downsamplers.0.")
         rows = torch.arange(stored["weight"].shape[0]) if "weight" in stored else torch.arange(0)
         if module.endswith("to_qkv"):
             for index, letter in enumerate("qkv"):
@@ -196,11 +198,17 @@ def test_a_video_vae_in_diffusers_layout_is_the_same_one(
                 modules[theirs.replace("to_qkv", f"to_{letter}")] = take_rows(None, stored, heads)
         elif module.endswith("ff.w1"):
             modules[theirs] = take_rows(None, stored, rows.roll(len(rows) // 2))
-        elif not module.startswith("encoder."):
+        else:
             modules[theirs] = stored
 
-    found = load_video_decoder(
-        read_header(save(modules, tmp_path / "vae.safetensors")), device=CPU, dtype=torch.float32
-    )
+    header = read_header(save(modules, tmp_path / "vae.safetensors"))
 
+    found, encoder = (
+        load_video_decoder(header, device=CPU, dtype=torch.float32),
+        load_video_encoder(header, device=CPU),
+    )
+    own = load_video_encoder(read_header(path), device=CPU)
     assert_equal(found, load_video_decoder(read_header(path), device=CPU, dtype=torch.float32))
+    assert encoder is not None
+    assert own is not None
+    assert_equal(encoder, own)
