@@ -126,15 +126,15 @@ def _allocate(
     entries: Mapping[str, TensorEntry], *, device: torch.device, apart: Collection[str]
 ) -> dict[str, Tensor]:
     sizes = {name: entry.end - entry.begin for name, entry in entries.items()}
-    total = sum(-(-size // ALIGNMENT) * ALIGNMENT for name, size in sizes.items() if name not in apart)
-    block = torch.empty(total, dtype=torch.uint8, device=device)
-    made, used = {}, 0
+    padded = [-(-size // ALIGNMENT) * ALIGNMENT for name, size in sizes.items() if name not in apart]
+    parts = iter(torch.empty(sum(padded), dtype=torch.uint8, device=device).split(padded))
+    made = {}
     for name, size in sizes.items():
         if name in apart:
             made[name] = torch.empty(size, dtype=torch.uint8, device=device)
         else:
-            made[name] = block[used : used + size]
-            used += -(-size // ALIGNMENT) * ALIGNMENT
+            part = next(parts)
+            made[name] = part if len(part) == size else part[:size]
     return made
 
 
