@@ -13,6 +13,7 @@ from queue_schemas.benchmark import (
 from queue_schemas.events import EndStatus, JobError
 from queue_schemas.loras import AppliedLora, LoraCard
 from queue_schemas.receipts import PromptReceipt, ReferenceReceipt
+from queue_schemas.references import Kind
 
 
 class GenerateResult(Told):
@@ -40,6 +41,23 @@ class GenerateResult(Told):
     media: MediaSummary | None = None
     files: list[OutputFile] = []
     dry_run: bool = False
+
+
+class StoredReference(Told):
+    """The answer of `POST /references`: a file that the engine keeps for the requests that name it."""
+
+    key: str
+    """`references/<sha256>.<ext>`, the `source` of a reference."""
+    sha256: str
+    size_bytes: int
+    kind: Kind
+    form: str
+    """What the file is, whatever it was called: `a PNG picture`."""
+    width: int | None = None
+    height: int | None = None
+    """Upright pixels; None for a sound."""
+    seconds: float | None = None
+    """By the header; None for a picture."""
 
 
 class EngineReady(Told):

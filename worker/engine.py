@@ -10,28 +10,34 @@ import logging
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from media.encode import encode_mp4
 from model.base import Generation, Pipeline, PipelineCard
 from model.errors import GenerationCancelledError
 from queue_schemas.benchmark import MediaSummary, OutputFile
-from queue_schemas.errors import NotImplementedWorkflowError
+from queue_schemas.checks import CheckReport
 from queue_schemas.events import ProgressEvent, Stage
-from queue_schemas.jobs import IMPLEMENTED_WORKFLOWS, Job
+from queue_schemas.jobs import Job
 from queue_schemas.loras import LoraCard, applied_loras, lora_notes
 from queue_schemas.requests import GenerateRequest
 from queue_schemas.reservations import Confirmation, Reservation
 from queue_schemas.results import EngineReady, GenerateResult
+from storage.links import DEFAULT_RULES, LinkRules
 from worker.errors import EngineBusyError, SlotClosedError
 from worker.film_path import film_folder, film_path
+from worker.gathering import Gathered, Sources
 from worker.machine import describe_machine, node_name
 from worker.next_slot import NextSlot
 from worker.pace import Paces, RunningJob
+from worker.reference_folder import ReferenceFolder
+
+if TYPE_CHECKING:
+    from media.references import PreparedMedia
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +62,19 @@ class _Made:
 class Engine:
     """Owns the pipeline, its threads, an output root and the counters."""
 
-    def __init__(self, pipeline: Pipeline, *, output_root: Path, node: str | None = None) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        output_root: Path,
+        node: str | None = None,
+        input_root: Path | None = None,
+        links: LinkRules = DEFAULT_RULES,
+    ) -> None:
+        """`input_root` is where requests may name files by path, `links` by which rules links are read."""
         self._pipeline = pipeline
         self._root = output_root.resolve()
+        self.sources = Sources(folder=ReferenceFolder(self._root), links=links, input_root=input_root)
         self._environment = describe_machine(pipeline.card(), node=node or node_name(None))
         self._gpu = ThreadPoolExecutor(1, thread_name_prefix="gpu")
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="encode")
@@ -71,6 +87,10 @@ class Engine:
     def checkpoint(self) -> str:
         """Name of the resident set."""
         return self._pipeline.card().checkpoint.name
+
+    @property
+    def output_root(self) -> Path:
+        return self._root
 
     @property
     def loras(self) -> list[LoraCard]:
@@ -95,41 +115,42 @@ class Engine:
         )
 
     def check(self, request: GenerateRequest) -> None:
-        """Raise what `generate` would raise for this request before it costs anything."""
-        if request.job.workflow not in IMPLEMENTED_WORKFLOWS:
-            raise NotImplementedWorkflowError(request.job.workflow)
-        self._pipeline.check(request.job)
-        film_path(self._root, request.output)
+        """Raise what `generate` would raise for this request before it costs anything.
 
-    def describe(self, request: GenerateRequest) -> GenerateResult:
-        """Answer a dry run: the request was checked, nothing is made."""
-        card = self._pipeline.card()
-        return GenerateResult(
-            job_id=request.job.job_id,
-            output=request.output,
-            job=request.job.model_dump(mode="json"),
-            notes=[*request.job.notes, *_lora_notes(request.job, card)],
-            environment=self._environment,
-            checkpoint=card.checkpoint,
-            loras=applied_loras(request.job, card.loras),
-            backends=card.backends,
-            cold=self._served == 0,
-            jobs_served=self._served,
-            dry_run=True,
-        )
+        Not yet for a film that is named after its job while a file of that job has no hash.
+        """
+        self._pipeline.check(request.job)
+        if request.delivery.output is not None or all(medium.sha256 for medium in request.job.media):
+            film_path(self._root, request.output)
+
+    def describe(self, gathered: Gathered) -> CheckReport:
+        """Answer a dry run: what the job would cost and what becomes of its files. Decodes them.
+
+        Raises ReferenceUnreadableError.
+        """
+        from media.checking import check_request  # noqa: PLC0415 - for whoever asks
+
+        report = check_request(gathered.asked, gathered.files)
+        job = gathered.job.model_dump(mode="json")
+        notes = [*report.notes, *_lora_notes(gathered.job, self._pipeline.card())]
+        return report.model_copy(update={"job": job, "notes": notes})
 
     def generate(
-        self, request: GenerateRequest, *, on_event: OnEvent, cancelled: Cancelled
+        self,
+        request: GenerateRequest,
+        gathered: Gathered | None = None,
+        *,
+        on_event: OnEvent,
+        cancelled: Cancelled,
     ) -> GenerateResult:
         """Make the film and return the facts about it; blocks the calling thread until its file is there.
 
-        Raises EngineBusyError, GenerationCancelledError, and what the pipeline and the encoder raise.
+        `gathered` holds the files of a job that has any. Raises EngineBusyError, GenerationCancelledError,
+        ReferenceUnreadableError, and what the pipeline and the encoder raise.
         """
         self.check(request)
-        if request.delivery.dry_run:
-            return self.describe(request)
         self.take_seat()
-        return self.generate_seated(request, on_event=on_event, cancelled=cancelled)
+        return self.generate_seated(request, gathered, on_event=on_event, cancelled=cancelled)
 
     def take_seat(self, reservation: str | None = None) -> None:
         """Take the right to call `generate_seated` once; with a reservation, the seat that was kept for it.
@@ -170,15 +191,34 @@ class Engine:
         return Reservation(reservation=reservation, seconds=0.0)
 
     def generate_seated(
-        self, request: GenerateRequest, *, on_event: OnEvent, cancelled: Cancelled
+        self,
+        request: GenerateRequest,
+        gathered: Gathered | None = None,
+        *,
+        on_event: OnEvent,
+        cancelled: Cancelled,
     ) -> GenerateResult:
-        """Do what `generate` does, for a checked request whose seat is taken; the seat is given back."""
-        seated = time.monotonic()
+        """Do what `generate` does, for a checked request whose seat is taken; the seat is given back.
+
+        Files are decoded here, while the GPU is another job's.
+        """
         try:
-            future = self._gpu.submit(self._denoise, request.job, on_event, cancelled)
+            try:
+                started = time.monotonic()
+                media = _prepare(gathered)
+                lined_up = time.monotonic()
+                future = self._gpu.submit(self._denoise, request.job, media, on_event, cancelled)
+            except BaseException:
+                self._leave_gpu(None)
+                raise
             future.add_done_callback(self._leave_gpu)
+            prepare_seconds = lined_up - started if media else None
+            if prepare_seconds is not None:
+                with self._lock:
+                    self._slot.note_decoding(prepare_seconds)
             made = _await_gpu(future, cancelled)
-            return self._deliver(request, made, on_event, seated=seated)
+            waited = {"engine_wait": made.started - lined_up, "reference_prepare": prepare_seconds}
+            return self._deliver(request, made, on_event, waited=waited)
         finally:
             with self._lock:
                 self._in_flight -= 1
@@ -188,7 +228,9 @@ class Engine:
         self._gpu.shutdown(wait=True)
         self._encoder.shutdown(wait=True)
 
-    def _denoise(self, job: Job, on_event: OnEvent, cancelled: Cancelled) -> _Made:
+    def _denoise(
+        self, job: Job, media: Sequence["PreparedMedia"], on_event: OnEvent, cancelled: Cancelled
+    ) -> _Made:
         """Run on the GPU thread."""
         started = time.monotonic()
         if cancelled():
@@ -204,7 +246,7 @@ class Engine:
         with self._lock:
             self._running = running
         try:
-            generation = self._pipeline.generate(job, on_progress=on_progress, cancelled=cancelled)
+            generation = self._pipeline.generate(job, media, on_progress=on_progress, cancelled=cancelled)
         finally:
             with self._lock:
                 self._running = None
@@ -229,7 +271,12 @@ class Engine:
         return None if self._running is None else self._running.remaining_seconds
 
     def _deliver(
-        self, request: GenerateRequest, made: _Made, on_event: OnEvent, *, seated: float
+        self,
+        request: GenerateRequest,
+        made: _Made,
+        on_event: OnEvent,
+        *,
+        waited: Mapping[str, float | None],
     ) -> GenerateResult:
         job, generation, card = request.job, made.generation, self._pipeline.card()
         on_event(ProgressEvent(stage=Stage.MUX))
@@ -238,11 +285,7 @@ class Engine:
         media, file = self._encoder.submit(_encode, target, request=request, generation=generation).result()
         ended = time.monotonic()
         seconds = generation.seconds.model_copy(
-            update={
-                "engine_wait": made.started - seated,
-                "mux": ended - mux_started,
-                "engine_total": ended - made.started,
-            }
+            update={**waited, "mux": ended - mux_started, "engine_total": ended - made.started}
         )
         log.info("job %s: finished in %.2f s", job.job_id, ended - made.started)
         return GenerateResult(
@@ -257,6 +300,8 @@ class Engine:
             cold=made.jobs_served == 0,
             jobs_served=made.jobs_served,
             tokens=generation.tokens,
+            prompt=generation.prompt,
+            references=generation.references,
             evaluations=generation.evaluations,
             seconds=seconds,
             peak_host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux counts in KiB
@@ -268,6 +313,15 @@ class Engine:
 
 def _lora_notes(job: Job, card: PipelineCard) -> list[str]:
     return lora_notes(job, card.loras, transformer_task=card.checkpoint.transformer_task)
+
+
+def _prepare(gathered: Gathered | None) -> list["PreparedMedia"]:
+    """Decode a job's files. Raises ReferenceUnreadableError, which calls them as whoever asked did."""
+    if gathered is None or not gathered.files:
+        return []
+    from media.references import prepare_references  # noqa: PLC0415 - Pillow, for a job that has a use for it
+
+    return prepare_references(gathered.asked, gathered.files)
 
 
 def _await_gpu(future: Future[_Made], cancelled: Cancelled) -> _Made:

@@ -30,12 +30,14 @@ class ReferenceUnreachableError(WorkerError):
 
 
 class EngineBusyError(WorkerError):
-    """Raised when the engine has a running and a waiting job already."""
+    """Raised when the engine has a running and a waiting job already, or too many callers wait for it."""
 
     code = ErrorCode.BUSY
 
-    def __init__(self) -> None:
-        super().__init__("the engine has one job running and one waiting; try again when one has ended")
+    def __init__(self, message: str = "") -> None:
+        super().__init__(
+            message or "the engine has one job running and one waiting; try again when one has ended"
+        )
 
 
 class SlotClosedError(WorkerError):

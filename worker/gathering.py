@@ -49,6 +49,8 @@ class Gathered:
     """A job whose files are all here, by key and hash; a context manager, which lets go of them."""
 
     job: Job
+    asked: Job
+    """The same, its files called as they were by whoever asked, for messages."""
     files: Mapping[str, Path] = field(default_factory=dict)
     """By place: `references[0]`, `references[0].audio`, `last_frame`."""
     _held: ExitStack = field(default_factory=ExitStack)
@@ -78,7 +80,10 @@ def gather(job: Job, sources: Sources) -> Gathered:
                 raise _too_large(medium)
             files[medium.place] = file.path
             settled[medium.place] = MediaSource(source=_key(medium, file.path.name), sha256=file.path.name)
-        return Gathered(job.with_media(lambda medium: settled[medium.place]), files, held.pop_all())
+        named = without_queries(job).with_media(
+            lambda medium: MediaSource(source=medium.source, sha256=settled[medium.place].sha256)
+        )
+        return Gathered(job.with_media(lambda medium: settled[medium.place]), named, files, held.pop_all())
 
 
 def without_queries(job: Job) -> Job:

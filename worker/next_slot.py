@@ -43,6 +43,7 @@ class NextSlot:
         self._clock = clock
         self._holder: _Holder | None = None
         self._preparations: deque[float] = deque(maxlen=_REMEMBERED)
+        self._decodings: deque[float] = deque(maxlen=_REMEMBERED)
 
     @property
     def held(self) -> bool:
@@ -60,7 +61,11 @@ class NextSlot:
         """
         if not self._preparations:
             return FIRST_PREPARATION_SECONDS
-        return max(self._preparations) + MARGIN_SECONDS
+        return max(self._preparations) + max(self._decodings, default=0.0) + MARGIN_SECONDS
+
+    def note_decoding(self, seconds: float) -> None:
+        """Remember what a job's files took after it was presented; without any there is nothing to note."""
+        self._decodings.append(seconds)
 
     def reserve(self, *, remaining_seconds: float | None) -> tuple[str, float]:
         """Return a new token and its lifetime, if the running job has little enough left (None: unknown).

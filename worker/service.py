@@ -1,20 +1,19 @@
-"""HTTP over an engine: `GET /ready`, `POST /generate` (JSON, or NDJSON events when asked), `POST /reserve`.
+"""HTTP over an engine: `/ready`, films (`/generate`, `/outputs`), files (`/references`), slots (`/reserve`).
 
 The event loop never waits for the GPU or the encoder: each generation blocks a thread of its own. A caller
 that goes away cancels its job at the next step; the engine stays busy until its GPU thread has returned.
-Requests are refused before the body is read where that is possible: other hosts and origins (a web page must
-not reach a loopback service), other content types, bodies over the limit, and, beyond loopback, a missing
-token.
+Requests are refused before the body is read where that is possible: by `doors`, other content types, bodies
+over the limit. What a request costs before it has a seat (fetching its files, a dry run) is done in lanes of
+few threads, and refused when too many wait.
 """
 
 import asyncio
-import hmac
-import logging
-import re
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 from weakref import WeakSet
 
@@ -29,34 +28,19 @@ from queue_schemas import limits
 from queue_schemas.errors import ErrorCode, InvalidRequestError, explain
 from queue_schemas.events import ErrorEvent, JobError, ProgressEvent, ResultEvent
 from queue_schemas.requests import GenerateRequest, load_json_object, parse_request
-from queue_schemas.reservations import (
-    RESERVATION_GONE_STATUS,
-    RESERVATION_HEADER,
-    Reservation,
-    ReservationRequest,
-)
+from queue_schemas.reservations import RESERVATION_HEADER, Reservation, ReservationRequest
 from queue_schemas.results import GenerateResult
+from worker.answers import failed, failure, refusal, told
+from worker.doors import Doors
 from worker.engine import SEATS, Engine
-from worker.errors import ReservationLostError, job_error
-
-log = logging.getLogger(__name__)
+from worker.film_service import serve_film
+from worker.gathering import Gathered, gather
+from worker.lane import Lane
+from worker.upload_service import receive_reference
 
 NDJSON: Final = "application/x-ndjson"
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-_HERE: Final = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
-"""A Host header of this machine; not what only looks like one (`evil@localhost`, `localhost/evil`)."""
-_HERE_PAGE: Final = re.compile(rf"https?://{_HERE.pattern}", re.IGNORECASE)
-_STATUS: Final = {
-    ErrorCode.INVALID_REQUEST: 422,
-    ErrorCode.NOT_IMPLEMENTED: 501,
-    ErrorCode.CHECKPOINT_MISMATCH: 409,
-    ErrorCode.ATTENTION_UNAVAILABLE: 409,
-    ErrorCode.CANCELLED: 409,
-    ErrorCode.OUTPUT_REJECTED: 500,
-    ErrorCode.OUT_OF_MEMORY: 503,
-    ErrorCode.BUSY: 503,
-    ErrorCode.STORAGE_UNAVAILABLE: 503,
-}
+_WAITING: Final = 8
+"""Callers that may use or wait for one lane."""
 
 
 @dataclass(slots=True)
@@ -76,38 +60,31 @@ class EngineSlot:
             call.progress.put_nowait(None)
 
 
-@dataclass(frozen=True, slots=True)
-class Doors:
-    """Who may come in, from the address that the service listens on."""
-
-    host: str = "127.0.0.1"
-    api_token: str | None = field(default=None, repr=False)
-
-    @property
-    def on_loopback(self) -> bool:
-        return self.host in LOOPBACK
-
-    def refuse(self, request: Request) -> Response | None:
-        """Return the refusal of a request by its headers alone; None lets it in."""
-        if not self.on_loopback:
-            return (
-                None if self._token_fits(request) else refusal(401, "give the token: Authorization: Bearer")
-            )
-        hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
-        if len(hosts) != 1 or not _HERE.fullmatch(hosts[0]):
-            return refusal(403, "this engine answers to 127.0.0.1 and localhost only")
-        if len(origins) > 1 or not all(_HERE_PAGE.fullmatch(origin) for origin in origins):
-            return refusal(403, "this engine does not answer to web pages from elsewhere")
-        return None
-
-    def _token_fits(self, request: Request) -> bool:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        return self.api_token is not None and hmac.compare_digest(given.encode(), self.api_token.encode())
-
-
 def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
     """Return the service. `slot.engine` may be set later; until then everything answers 503."""
     threads = ThreadPoolExecutor(SEATS, thread_name_prefix="request")
+    files = Lane(threads=2, most=_WAITING, what="fetching of files")
+    checks = Lane(threads=1, most=_WAITING, what="checking of requests")
+
+    def entrance(
+        answer: Callable[[Request, Engine], Awaitable[Response]],
+    ) -> Callable[..., Awaitable[Response]]:
+        """Let a request in to an engine that is there; every failure has an answer (the edge)."""
+
+        async def enter(request: Request) -> Response:
+            refused = doors.refuse(request)
+            if refused is not None:
+                return refused
+            if slot.engine is None:
+                return failure(JobError(code=ErrorCode.BUSY, message=f"still {slot.message}", retryable=True))
+            try:
+                return await answer(request, slot.engine)
+            except HTTPException:
+                raise
+            except Exception as error:
+                return failed(error)
+
+        return enter
 
     async def ready(request: Request) -> Response:
         refused = doors.refuse(request)
@@ -117,57 +94,74 @@ def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
             return JSONResponse({"ready": False, "message": slot.message}, status_code=503)
         return JSONResponse(slot.engine.ready().model_dump(mode="json"))
 
-    async def generate(request: Request) -> Response:
-        refused = doors.refuse(request) or _refuse_body(request)
+    async def generate(request: Request, engine: Engine) -> Response:
+        refused = _refuse_body(request)
         if refused is not None:
             return refused
-        if slot.engine is None:
-            return failure(JobError(code=ErrorCode.BUSY, message=f"still {slot.message}", retryable=True))
-        try:
-            parsed = await _read_request(request, slot.engine)
-            slot.engine.check(parsed)
+        parsed = await _read_request(request, engine)
+        engine.check(parsed)
+        with ExitStack() as held:
+            parsed, gathered = await _gather(parsed, engine, lane=files)
+            held.enter_context(gathered)
             if parsed.delivery.dry_run:
-                return JSONResponse(slot.engine.describe(parsed).model_dump(mode="json"))
-            slot.engine.take_seat(request.headers.get(RESERVATION_HEADER))
-        except Exception as error:  # the edge of the process: every failure has an answer
-            return _failed(error)
-        call = _Call(slot.engine, parsed, loop=asyncio.get_running_loop())
+                report = await checks.run(partial(engine.describe, gathered))
+                return JSONResponse(report.model_dump(mode="json"))
+            engine.take_seat(request.headers.get(RESERVATION_HEADER))
+            held.pop_all()  # the call's from here on
+        call = _Call(engine, parsed, gathered, loop=asyncio.get_running_loop())
         slot.calls.add(call)
         call.start(threads, request)
         if NDJSON in request.headers.get("accept", ""):
             return StreamingResponse(_events(call), media_type=NDJSON)
         return await _answer(call)
 
-    async def reservation(request: Request) -> Response:
-        refused = doors.refuse(request) or _refuse_body(request)
+    async def reservation(request: Request, engine: Engine) -> Response:
+        refused = _refuse_body(request)
         if refused is not None:
             return refused
-        if slot.engine is None:
-            return failure(JobError(code=ErrorCode.BUSY, message=f"still {slot.message}", retryable=True))
-        try:
-            act = request.url.path.rpartition("/")[2]
-            answer = _reserve(slot.engine, act, await _read_body(request))
-        except Exception as error:  # the edge of the process: every failure has an answer
-            return _failed(error)
-        return JSONResponse(answer.model_dump(mode="json"))
+        act = request.url.path.rpartition("/")[2]
+        return JSONResponse(_reserve(engine, act, await _read_body(request)).model_dump(mode="json"))
 
-    acts = ("/reserve", "/reserve/confirm", "/reserve/renew", "/reserve/release")
+    async def upload(request: Request, engine: Engine) -> Response:
+        return await receive_reference(request, engine.sources.folder, lane=files)
+
+    async def film(request: Request, engine: Engine) -> Response:
+        return serve_film(engine.output_root, request.path_params["name"])
 
     async def unrouted(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         message = f"{request.method} {request.url.path:.80}: {error.detail.lower()}"
         return doors.refuse(request) or refusal(error.status_code, message, headers=error.headers)
 
+    acts = ("/reserve", "/reserve/confirm", "/reserve/renew", "/reserve/release")
     app = Starlette(
         exception_handlers={HTTPException: unrouted},
         routes=[
             Route("/ready", ready, methods=["GET"]),
-            Route("/generate", generate, methods=["POST"]),
-            *(Route(path, reservation, methods=["POST"]) for path in acts),
+            Route("/generate", entrance(generate), methods=["POST"]),
+            Route("/references", entrance(upload), methods=["POST"]),
+            Route("/outputs/{name:path}", entrance(film), methods=["GET"]),
+            *(Route(path, entrance(reservation), methods=["POST"]) for path in acts),
         ],
     )
     app.router.redirect_slashes = False  # to wherever the Host header says
     return app
+
+
+async def _gather(
+    request: GenerateRequest, engine: Engine, *, lane: Lane
+) -> tuple[GenerateRequest, Gathered]:
+    """Have a request's files here, and look at it again now that the job has its identity."""
+    if not request.job.media:
+        return request, Gathered(request.job, request.job)
+    gathered = await lane.run(partial(gather, request.job, engine.sources))
+    try:
+        request = request.model_copy(update={"job": gathered.job})
+        engine.check(request)
+    except BaseException:
+        gathered.close()
+        raise
+    return request, gathered
 
 
 def _reserve(engine: Engine, act: str, body: bytes) -> Reservation:
@@ -193,8 +187,15 @@ _INTERRUPTED: Final = JobError(code=ErrorCode.ENGINE_LOST, message="the engine i
 class _Call:
     """One seated generation on a thread of its own, seen from the event loop."""
 
-    def __init__(self, engine: Engine, request: GenerateRequest, *, loop: asyncio.AbstractEventLoop) -> None:
-        self._engine, self._request, self._loop = engine, request, loop
+    def __init__(
+        self,
+        engine: Engine,
+        request: GenerateRequest,
+        gathered: Gathered,
+        *,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._engine, self._request, self._gathered, self._loop = engine, request, gathered, loop
         self._cancelled = threading.Event()
         self.progress: asyncio.Queue[ProgressEvent | None] = asyncio.Queue()
         """Events as they come; None after the last one."""
@@ -208,9 +209,10 @@ class _Call:
         self._watcher = asyncio.create_task(self._watch(request))
 
     def _run(self) -> GenerateResult:
-        return self._engine.generate_seated(
-            self._request, on_event=self._post, cancelled=self._cancelled.is_set
-        )
+        with self._gathered as gathered:
+            return self._engine.generate_seated(
+                self._request, gathered, on_event=self._post, cancelled=self._cancelled.is_set
+            )
 
     def _post(self, event: ProgressEvent | None) -> None:
         try:
@@ -231,7 +233,7 @@ class _Call:
             return ErrorEvent(error=_INTERRUPTED)
         error = self._future.exception()
         if error is not None:
-            return ErrorEvent(error=_told(error))
+            return ErrorEvent(error=told(error))
         return ResultEvent(result=self._future.result().model_dump(mode="json"))
 
     async def _watch(self, request: Request) -> None:
@@ -285,30 +287,6 @@ def _refuse_body(request: Request) -> Response | None:
     if length.isdecimal() and int(length) > limits.BODY_BYTES:
         return refusal(413, f"{int(length):,} bytes; at most {limits.BODY_BYTES:,} are accepted")
     return None
-
-
-def _told(error: BaseException) -> JobError:
-    found = job_error(error)
-    if found.code is ErrorCode.INTERNAL:
-        log.error("unexpected %s", type(error).__name__, exc_info=error)
-    return found
-
-
-def _failed(error: Exception) -> Response:
-    """Answer with what went wrong; a lost reservation has a status of its own, which tells it from busy."""
-    gone = isinstance(error, ReservationLostError)
-    return failure(_told(error), status=RESERVATION_GONE_STATUS if gone else None)
-
-
-def failure(error: JobError, *, status: int | None = None) -> Response:
-    """Return an error as JSON under the status that fits its code, or under the one that is given."""
-    status = status or _STATUS.get(error.code, 500)
-    return JSONResponse({"error": error.model_dump(mode="json")}, status_code=status)
-
-
-def refusal(status: int, message: str, *, headers: Mapping[str, str] | None = None) -> Response:
-    error = JobError(code=ErrorCode.INVALID_REQUEST, message=message, retryable=False)
-    return JSONResponse({"error": error.model_dump(mode="json")}, status_code=status, headers=headers)
 
 
 Loader = Callable[[Callable[[str], None]], Engine]

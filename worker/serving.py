@@ -15,8 +15,9 @@ from typing import Final
 
 import uvicorn
 
+from worker.doors import Doors
 from worker.errors import SettingsError, WorkerError
-from worker.service import Doors, EngineSlot, Loader, make_app
+from worker.service import EngineSlot, Loader, make_app
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,9 @@ from fake_pipeline import FakePipeline
 from fleet import Fleet, small_fields
 
 from queue_schemas.requests import GenerateRequest, parse_request
+from worker.doors import Doors
 from worker.engine import Engine
-from worker.service import Doors, EngineSlot
+from worker.service import EngineSlot
 from worker.settings import Settings
 
 

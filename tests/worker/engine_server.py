@@ -8,7 +8,8 @@ from typing import Any
 
 import uvicorn
 
-from worker.service import Doors, EngineSlot, make_app
+from worker.doors import Doors
+from worker.service import EngineSlot, make_app
 
 
 def wait_until(condition: Callable[[], Any], *, what: str, seconds: float = 20.0) -> None:

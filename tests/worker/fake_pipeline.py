@@ -7,7 +7,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.geometry import SAMPLE_RATE_HZ, track_samples
 from queue_schemas.jobs import Job
 from queue_schemas.loras import LoraCard
+from queue_schemas.receipts import PromptReceipt, ReferenceReceipt
 
 CHECKPOINT = "h3-fake"
 POISON = "poison"
@@ -63,7 +65,14 @@ class FakePipeline:
         if job.checkpoint != CHECKPOINT:
             raise WrongCheckpointError(wanted=job.checkpoint, resident=CHECKPOINT)
 
-    def generate(self, job: Job, *, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Generation:
+    def generate(
+        self,
+        job: Job,
+        media: Sequence[Any] = (),
+        *,
+        on_progress: OnProgress,
+        cancelled: Callable[[], bool],
+    ) -> Generation:
         self._asked = cancelled
         on_progress(ProgressEvent(stage=Stage.TEXT_ENCODE))
         for step in range(job.steps):
@@ -83,6 +92,8 @@ class FakePipeline:
             waveform=_tone(track_samples(job.frames)),
             sample_rate_hz=SAMPLE_RATE_HZ,
             tokens=Tokens(text=8, video=shape.video_tokens, audio=shape.audio_tokens),
+            prompt=PromptReceipt(tokens=8, features_sha256="ab" * 32),
+            references=[_receipt(item, number) for number, item in enumerate(media)],
             evaluations=job.steps,
             backends=self._backends(),
             seconds=Seconds(text_encode=0.001, denoise=0.01, denoise_steps=[0.001] * job.steps),
@@ -107,6 +118,24 @@ class FakePipeline:
             video_vae_dtype="float32",
             audio_vae_dtype="float32",
         )
+
+
+def _receipt(item: Any, number: int) -> ReferenceReceipt:
+    """A prepared medium as the model would tell of it; only pictures and clips have a size."""
+    height, width = item.pixels.shape[:2] if item.kind == "image" else (None, None)
+    return ReferenceReceipt(
+        place=item.place,
+        label=f"<Picture {number + 1}>",
+        kind=item.kind,
+        sha256=item.sha256,
+        changes=item.changes,
+        width=width,
+        height=height,
+        text_tokens=6,
+        tokens=4,
+        rows=(8 + 10 * number, 18 + 10 * number),
+        latent_sha256="cd" * 32,
+    )
 
 
 def _frames(job: Job) -> np.ndarray:

@@ -13,7 +13,7 @@ from fake_pipeline import FakePipeline
 from media.errors import FilmWriteError
 from media.probe import probe
 from model.errors import GenerationCancelledError, WrongCheckpointError
-from queue_schemas.errors import ErrorCode, InvalidRequestError, NotImplementedWorkflowError
+from queue_schemas.errors import ErrorCode, InvalidRequestError
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.requests import GenerateRequest
 from worker.engine import Engine
@@ -61,25 +61,11 @@ def test_the_second_job_of_an_engine_is_warm(engine: Engine, make_request: MakeR
     assert engine.ready().jobs_served == 2
 
 
-def test_a_dry_run_describes_and_makes_nothing(
-    engine: Engine, pipeline: FakePipeline, make_request: MakeRequest, tmp_path: Path
-) -> None:
-    result = engine.generate(make_request(dry_run=True), on_event=ignore, cancelled=never)
-
-    assert result.dry_run
-    assert result.media is None
-    assert pipeline.steps_run == 0
-    assert not (tmp_path / "engine").exists()
-
-
 def test_what_a_caller_did_wrong_is_found_before_the_pipeline_runs(
     engine: Engine, pipeline: FakePipeline, make_request: MakeRequest
 ) -> None:
     with pytest.raises(WrongCheckpointError):
         engine.generate(make_request(checkpoint="other"), on_event=ignore, cancelled=never)
-    keyframed = make_request(workflow="fl2va", first_frame="fox.png")
-    with pytest.raises(NotImplementedWorkflowError):
-        engine.generate(keyframed, on_event=ignore, cancelled=never)
 
     assert pipeline.steps_run == 0
 

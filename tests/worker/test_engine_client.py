@@ -15,11 +15,12 @@ from queue_schemas.errors import ErrorCode
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.results import EngineReady
 from worker.attempt import Attempt, make_film, prepare
+from worker.doors import Doors
 from worker.engine import Engine
 from worker.engine_client import EngineAddress, EngineClient
 from worker.errors import EngineAnswerError, EngineBusyError, EngineLostError, EngineNotReadyError
 from worker.relay import ProgressRelay
-from worker.service import Doors, EngineSlot
+from worker.service import EngineSlot
 
 MakeFields = Callable[..., dict[str, Any]]
 Eventually = Callable[..., None]

@@ -11,8 +11,9 @@ from fake_pipeline import FakePipeline
 from fleet import Fleet, alive, job_process_of
 
 from broker import keys
+from worker.doors import Doors
 from worker.engine import Engine
-from worker.service import Doors, EngineSlot
+from worker.service import EngineSlot
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import pytest
 from engine_server import served
 from fake_pipeline import FakePipeline
 
+from worker.doors import Doors
 from worker.engine import Engine
 from worker.film_path import film_path
-from worker.service import Doors, EngineSlot
+from worker.service import EngineSlot
 
 ATTEMPT = f"runs/{'0' * 32}-r2/1/attempts/1/video.mp4"
 MakeFields = Callable[..., dict[str, Any]]

@@ -13,8 +13,9 @@ from engine_server import served
 from fake_pipeline import FakePipeline
 
 from queue_schemas import limits
+from worker.doors import Doors
 from worker.engine import Engine
-from worker.service import Doors, EngineSlot
+from worker.service import EngineSlot
 
 MakeFields = Callable[..., dict[str, Any]]
 TOKEN = "a-token-of-some-length"
@@ -89,7 +90,12 @@ def test_a_failing_job_ends_its_stream_with_the_error(http: httpx.Client, make_f
         ({"framez": 5}, 422, "invalid_request", "did you mean 'frames'"),
         ({"output": "../fox.mp4"}, 422, "invalid_request", "output root"),
         ({"checkpoint": "other"}, 409, "checkpoint_mismatch", "h3-fake"),
-        ({"workflow": "fl2va", "first_frame": "fox.png"}, 501, "not_implemented", "fl2va"),
+        (
+            {"workflow": "fl2va", "first_frame": "fox.png"},
+            422,
+            "reference_unreadable",
+            "first_frame (fox.png)",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_with_a_status_and_nothing_is_written(
@@ -201,15 +207,6 @@ def test_an_oversized_body_is_refused_by_its_length_and_by_its_bytes(http: httpx
 
     assert announced.status_code == 413
     assert (chunked.status_code, chunked.json()["error"]["code"]) == (422, "invalid_request")
-
-
-def test_a_dry_run_answers_at_once(
-    http: httpx.Client, pipeline: FakePipeline, make_fields: MakeFields
-) -> None:
-    answer = http.post("/generate", json=make_fields(dry_run=True))
-
-    assert (answer.status_code, answer.json()["dry_run"]) == (200, True)
-    assert pipeline.steps_run == 0
 
 
 def test_beyond_loopback_every_request_needs_the_token(engine: Engine, make_fields: MakeFields) -> None:
