@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from client import cli_fleet, cli_records, cli_runs, cli_submit  # noqa: F401 - each registers its commands
+from client import cli_check, cli_fleet, cli_records, cli_runs, cli_submit  # noqa: F401 - each registers its commands
 from client.cli_app import app
 from client.terminal import SayingHandler
 from queue_schemas.command_lines import run_command_line

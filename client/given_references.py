@@ -88,7 +88,7 @@ def _item(given: Any, *, place: str) -> Any:
     if "audio" in item:
         item["audio"] = _settled(item["audio"])
     if item.get("kind") is None and isinstance(item.get("source"), str):
-        item["kind"] = kind_of(item["source"], called=f"{place}: {shown(item['source'])}")
+        item["kind"] = kind_of(item["source"], called=f"{place} ({shown(item['source'])})")
     return item
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from client.errors import UploadError
+from client.given_references import shown
 from client.handle import AnyJob
-from client.media_kinds import stored_kind
+from client.media_kinds import check_lengths, check_stored_kind
 from client.transfers import Move, Watch, ignore, move_all
 from client.uploads import FoundFile, called, check_stored, put_file, read_file
 from queue_schemas.references import KIND_BYTES, MediaSource, Medium, is_link, is_local
@@ -62,6 +63,8 @@ class MediaFiles:
             elif medium not in links:
                 self._found[_key(medium)] = self._look_up(medium)
         self._download(links)
+        for together in {tuple(job.media): None for job in jobs if job.media}:
+            check_lengths([(m, shown(m.source), self._found[_key(m)].seconds) for m in together])
         return [job.with_media(self._settle) if job.media else job for job in jobs]
 
     def path(self, medium: Medium) -> Path:
@@ -87,9 +90,7 @@ class MediaFiles:
         return MediaSource(source=file.key, sha256=file.sha256)
 
     def _look_up(self, medium: Medium) -> FoundFile:
-        kind = stored_kind(medium.source)
-        if kind not in (None, medium.kind):
-            raise UploadError(f"{called(medium)} is of kind {kind}, not {medium.kind}; say kind={kind}")
+        check_stored_kind(medium.source, medium.kind, called=called(medium))
         if self._store is None:
             raise UploadError(f"{called(medium)} lies in a store; name it by --storage")
         check_stored(self._store, [medium])
@@ -116,7 +117,7 @@ class MediaFiles:
             try:
                 check_link(medium.source)
             except LinkRefusedError as error:
-                raise UploadError(f"{medium.place}: {error}") from None
+                raise UploadError(f"{called(medium)}: {error.fault}") from None
 
     def _download(self, links: Sequence[Medium]) -> None:
         moves = [
@@ -133,8 +134,8 @@ class MediaFiles:
         def fetch() -> FoundFile:
             try:
                 fetch_link(medium.source, to=target, limit_bytes=KIND_BYTES[medium.kind], rules=self._rules)
-            except LinkError as error:  # it names the link
-                raise UploadError(f"{medium.place}: {error}") from None
+            except LinkError as error:
+                raise UploadError(f"{called(medium)}: {error.fault}") from None
             return read_file(medium, target)
 
         return fetch

@@ -38,8 +38,9 @@ class FoundFile:
 
 
 def called(medium: Medium) -> str:
-    """Return how a person is told of a file: by its place in the job and its name."""
-    return f"{medium.place}: {shown(medium.source)}" if medium.place else shown(medium.source)
+    """Return how a person is told of a file: `references[0] (clip.mp4)`."""
+    name = shown(medium.source)
+    return f"{medium.place} ({name})" if medium.place else name
 
 
 def read_file(medium: Medium, path: Path) -> FoundFile:
@@ -54,7 +55,7 @@ def read_file(medium: Medium, path: Path) -> FoundFile:
                 f"{called(medium)} has {size:,} bytes; a reference of kind {medium.kind} has 1 to {most:,}:"
                 " make it smaller"
             )
-        facts = inspect_file(path, medium, called=called(medium))
+        facts = inspect_file(path, medium, name=shown(medium.source))
         digest = sha256_of(path)
     except OSError as error:
         raise UploadError(f"{called(medium)} cannot be read: {error.strerror}") from None

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from queue_schemas.benchmark import BenchmarkRecord
+from queue_schemas.checks import CheckReport
 from queue_schemas.events import EVENT_ADAPTER
 from queue_schemas.inspections import InspectionReport
 from queue_schemas.jobs import JOB_ADAPTER
@@ -35,6 +36,7 @@ def json_schemas() -> dict[str, str]:
         "sweep-summary": SweepSummary.model_json_schema(),
         "node-card": NodeCard.model_json_schema(),
         "published-files": PublishedFiles.model_json_schema(),
+        "check-report": CheckReport.model_json_schema(),
         "inspection-report": InspectionReport.model_json_schema(),
     }
     return {f"{name}.schema.json": _text(name, document) for name, document in documents.items()}

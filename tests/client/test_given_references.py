@@ -58,7 +58,7 @@ def test_paths_and_names_become_items_with_their_kind(tmp_path: Path) -> None:
         {"source": KEY, "kind": "image"},
     ]
     assert filled["first_frame"] == "d.png"
-    with pytest.raises(UploadError, match=r"references\[0\]: notes.txt .* say kind=image"):
+    with pytest.raises(UploadError, match=r"references\[0\] \(notes.txt\) does not .* say kind=image"):
         with_media({"references": "notes.txt"})
 
 

@@ -100,23 +100,26 @@ def test_two_hundred_runs_upload_a_picture_once(client: H3Client, node: "FakeNod
 @pytest.mark.parametrize(
     ("references", "said"),
     [
-        (["none.png"], r"references\[0\]: none.png is not there"),
-        (["fox.png", "."], r"references\[1\]: \. does not end in one of"),
-        (["fox.png", {"source": "files", "kind": "image"}], r"references\[1\]: files is no file"),
-        (["fox.png", "empty.wav"], r"references\[1\]: empty.wav has 0 bytes; .* has 1 to 15,728,640"),
-        (["big.png"], r"big.png has 31,457,281 bytes; a reference of kind image has 1 to 31,457,280: make"),
+        (["none.png"], r"references\[0\] \(none.png\) is not there"),
+        (["fox.png", "."], r"references\[1\] \(\.\) does not end in one of"),
+        (["fox.png", {"source": "files", "kind": "image"}], r"references\[1\] \(files\) is no file"),
+        (["fox.png", "empty.wav"], r"references\[1\] \(empty.wav\): it is empty"),
+        (
+            ["big.png"],
+            r"\[0\] \(big.png\) has 31,457,281 bytes; a reference of kind image has 1 to 31,457,280: make",
+        ),
         (["fox.png"] * 10, "10 references of kind image; at most 9 are accepted"),
         (["voice.wav"], "sounds alone are no reference"),
         (
             [f"references/{'0' * 64}.png"],
-            r"references\[0\]: references/0+.png is not in .*name the file itself",
+            r"references\[0\] \(references/0+.png\) is not in .*name the file itself",
         ),
         ([{"source": f"references/{'0' * 64}.mp4", "kind": "image"}], "is of kind video, not image"),
         (
             ["https://127.0.0.1/a.png?key=secret"],
-            r"references\[0\]: https://127.0.0.1/a.png leads to an address",
+            r"references\[0\] \(https://127.0.0.1/a.png\): leads to an address",
         ),
-        (["https://me:pw@x.example/a.png"], r"references\[0\]: https://x.example/a.png holds a user"),
+        (["https://me:pw@x.example/a.png"], r"references\[0\] \(https://x.example/a.png\): holds a user"),
         ([{"source": "fox.png", "kind": "image", "weight": 2}], r"unknown field 'references.0.weight'"),
     ],
 )
@@ -129,7 +132,8 @@ def test_what_is_no_reference_is_refused_by_place_and_name_and_nothing_is_stored
 ) -> None:
     (files / "files").mkdir()
     (files / "empty.wav").touch()
-    with (files / "big.png").open("wb") as sparse:
+    small_media.picture(files / "big.png")
+    with (files / "big.png").open("r+b") as sparse:
         sparse.truncate(30 * 1024 * 1024 + 1)
 
     with pytest.raises((UploadError, InvalidRequestError), match=said) as caught:
@@ -163,7 +167,9 @@ def test_a_link_is_read_at_submit_and_only_its_content_is_kept(
     assert b"https:" not in (kept or b"https:")
     with pytest.raises(UploadError, match=r"is a link, and --no-fetch follows none; name the file itself"):
         client.submit({**FIELDS, "references": [link]}, fetch=False)
-    with pytest.raises(UploadError, match=r"references\[0\]: https://localhost:\d+/b.png answered HTTP 404"):
+    with pytest.raises(
+        UploadError, match=r"references\[0\] \(https://localhost:\d+/b.png\): answered HTTP 404"
+    ):
         client.submit({**FIELDS, "references": [link_server.link("/b.png?signature=secret")]})
 
 
@@ -179,7 +185,7 @@ def test_a_resumed_sweep_finds_its_references_in_the_store_or_says_which_is_gone
     node.connection.flushall()
     (storage / stored(client)[0]).unlink()
 
-    with pytest.raises(UploadError, match=r"references\[0\]: references/\w+.png is not in"):
+    with pytest.raises(UploadError, match=r"references\[0\] \(references/\w+.png\) is not in"):
         client.resume(run.sweep_id)
     assert node.queued() == []
 
@@ -191,7 +197,7 @@ def test_a_store_that_is_away_is_told_for_each_file_and_nothing_is_queued(
     client.submit(FIELDS)
     (storage / "references").write_bytes(b"in the way")
 
-    with pytest.raises(StorageUnavailableError, match=r"references\[0\]: .*fox.png"):
+    with pytest.raises(StorageUnavailableError, match=r"references\[0\] \(.*fox.png\)"):
         client.submit({**FIELDS, "references": [files / "fox.png"]})
 
     assert len(node.queued()) == 1
@@ -279,7 +285,7 @@ def test_a_file_that_changes_while_it_is_uploaded_never_lies_under_its_old_hash(
     with MediaFiles(client.store) as media:
         (settled,) = media.settled([job])
         small_media.picture(files / "fox.png", shade=1)
-        with pytest.raises(UploadError, match=r"first_frame: .*fox.png: it changed while it was uploaded"):
+        with pytest.raises(UploadError, match=r"first_frame \(.*fox.png\): it changed while it was uploaded"):
             media.upload(client.store, [settled])
 
     assert stored(client) == []

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import small_media
 
 from broker import keys
 from broker.agreements import StoreAgreement, agree_on_store
@@ -196,21 +197,21 @@ def test_a_run_whose_node_is_gone_says_so(
 
 
 def test_a_reference_is_stored_once_under_the_hash_of_its_content(client: H3Client, tmp_path: Path) -> None:
-    (tmp_path / "fox.PNG").write_bytes(b"picture")
-    (tmp_path / "same.png").write_bytes(b"picture")
+    content = small_media.picture(tmp_path / "fox.png").read_bytes()
+    (tmp_path / "same.JPEG").write_bytes(content)
 
-    first, second = client.upload(tmp_path / "fox.PNG"), client.upload(tmp_path / "same.png")
+    first, second = client.upload(tmp_path / "fox.png"), client.upload(tmp_path / "same.JPEG")
 
     assert first.key == second.key == f"references/{first.sha256}.png"
-    assert (first.kind, first.size_bytes, first.is_new, second.is_new) == ("image", 7, True, False)
-    assert client.store.read_bytes(first.key, limit_bytes=10) == b"picture"
+    assert (first.kind, first.size_bytes, first.is_new, second.is_new) == ("image", len(content), True, False)
+    assert client.store.read_bytes(first.key, limit_bytes=9_999) == content
 
 
 @pytest.mark.parametrize(
     ("name", "size", "said"),
     [
-        ("a.txt", 1, "does not end in one of"),
-        ("a.wav", 0, "a reference of kind audio has 1 to"),
+        ("a.txt", 1, "it is no medium that is read, but text"),
+        ("a.wav", 0, "it is empty"),
         ("none.png", None, "is not there"),
     ],
 )
@@ -288,7 +289,7 @@ def test_nothing_is_written_where_the_fleets_store_has_disappeared(
     agree_on_store(node.connection, StoreAgreement(node="a", store_id=known, url=client.store.url))
     waiting = client.submit(make_job())
     reference = storage.with_name("fox.png")
-    reference.write_bytes(b"picture")
+    small_media.picture(reference)
     storage.rename(storage.with_name("away"))
     leave(storage)
 
