@@ -62,8 +62,8 @@ def fetch(
     fetched = fetch_runs(session.client.store, _runs(session, ids), to=to)
     for problem in fetched.problems:
         session.note(problem)
-    for path in fetched.files:
-        session.console.print(str(path), soft_wrap=True)
+    for told in (*fetched.files, *fetched.receipts):
+        session.console.print(str(told), soft_wrap=True)
     videos = [str(path) for path in fetched.files if path.suffix == ".mp4"]
     records = [str(path) for path in fetched.files if path.suffix == ".json"]
     problems = list(fetched.problems)

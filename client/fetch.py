@@ -14,6 +14,7 @@ from typing import Final
 from client.errors import DamagedArtifactError, FetchTargetError
 from client.handle import RunHandle
 from client.outcomes import latest_manifest
+from client.receipts import receipt_text
 from queue_schemas.benchmark import OutputFile
 from queue_schemas.events import JobStatus
 from storage.base import ArtifactStore
@@ -30,6 +31,8 @@ class Fetched:
 
     files: tuple[Path, ...]
     problems: tuple[str, ...]
+    receipts: tuple[str, ...] = ()
+    """What became of the references of each run that had some."""
 
 
 def fetch_runs(store: ArtifactStore, runs: Sequence[RunHandle], *, to: Path) -> Fetched:
@@ -37,7 +40,7 @@ def fetch_runs(store: ArtifactStore, runs: Sequence[RunHandle], *, to: Path) -> 
 
     Raises FetchTargetError, StorageUnavailableError.
     """
-    files, problems = [], []
+    files, problems, receipts = [], [], []
     for run in runs:
         try:
             manifest = latest_manifest(store, run.run_id)
@@ -50,6 +53,8 @@ def fetch_runs(store: ArtifactStore, runs: Sequence[RunHandle], *, to: Path) -> 
         if manifest.status is not JobStatus.SUCCEEDED:
             said = f": {manifest.error.message}" if manifest.error else ""
             problems.append(f"{_name(run)} {manifest.status}{said}")
+        if manifest.references:
+            receipts.append(f"{_name(run)}: {receipt_text(manifest.references)}")
         for role, extension in _EXTENSIONS.items():
             file = manifest.files.get(role)
             if file is None or (role == "video" and manifest.status is not JobStatus.SUCCEEDED):
@@ -58,7 +63,7 @@ def fetch_runs(store: ArtifactStore, runs: Sequence[RunHandle], *, to: Path) -> 
                 files.append(_copy(store, file, to / f"{_name(run)}{extension}"))
             except DamagedArtifactError as error:
                 problems.append(str(error))
-    return Fetched(files=tuple(files), problems=tuple(problems))
+    return Fetched(files=tuple(files), problems=tuple(problems), receipts=tuple(receipts))
 
 
 def _copy(store: ArtifactStore, file: OutputFile, target: Path) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 from client.errors import DamagedArtifactError
 from client.handle import Outcome, RunHandle, RunResult, RunStatus, SweepHandle
 from client.heartbeat import Heartbeat
+from client.receipts import receipt_entries
 from client.session import Session
 from client.terminal import say
 from queue_schemas.errors import EXIT_INTERRUPTED, EXIT_NO, EXIT_OK
@@ -126,6 +127,7 @@ def run_line(
         "step": progress.step if progress else None,
         "steps": progress.steps if progress else None,
         "seconds": record.seconds.total if record else None,
+        "references": receipt_entries(result.manifest.references) or None if result else None,
         "video": result.video if result else None,
         "benchmark": result.benchmark if result else None,
         "log": result.log if result else None,

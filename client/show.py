@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from client.handle import RunHandle, RunResult, RunStatus
+from client.receipts import receipt_text
 from queue_schemas.events import JobStatus, ProgressEvent
 from queue_schemas.text import printable
 
@@ -173,6 +174,10 @@ def print_results(
         table.add_row(Text(short_name(run)), str(status.status), seconds, run.run_id[:12])
     console.print(table)
     _print_faults(console, runs, statuses=statuses, results=results)
+    for run in runs:
+        result = results.get(run.run_id)
+        if result is not None and result.manifest.references:
+            _print_lines(console, [f"{short_name(run)}: {receipt_text(result.manifest.references)}"])
     _print_lines(console, (result.video for run in runs if (result := results.get(run.run_id))))
 
 

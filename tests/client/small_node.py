@@ -20,6 +20,8 @@ from queue_schemas.errors import ErrorCode
 from queue_schemas.events import JobError, JobStatus, ProgressEvent, Stage
 from queue_schemas.jobs import build_job
 from queue_schemas.nodes import NodeCard
+from queue_schemas.receipts import ReferenceReceipt
+from queue_schemas.references import Medium
 from queue_schemas.results import Manifest
 from storage.base import ArtifactStore
 from storage.layout import attempt_prefix, manifest_key
@@ -100,7 +102,8 @@ def end_run(
     failed: bool = False,
 ) -> Manifest:
     """Write what a worker leaves of one run: film, record, manifest."""
-    job_id = build_job(job).job_id
+    built = build_job(job)
+    job_id = built.job_id
     run_id = run_id or job_id
     error = JobError(code=ErrorCode.STALLED, message="no step ended", retryable=True) if failed else None
     status = JobStatus.FAILED if failed else JobStatus.SUCCEEDED
@@ -131,10 +134,27 @@ def end_run(
         status=status,
         error=error,
         files=files,
+        references=[] if failed else [receipt_of(medium, n) for n, medium in enumerate(built.media)],
         finished_at="2026-01-01T00:00:03Z",
     )
     assert store.put_if_absent(manifest_key(run_id, generation), manifest.model_dump_json().encode())
     return manifest
+
+
+def receipt_of(medium: Medium, number: int) -> ReferenceReceipt:
+    """Return the receipt of a picture of 64 x 64 pixels."""
+    return ReferenceReceipt(
+        place=medium.place,
+        label=f"<Picture {number + 1}>",
+        kind=medium.kind,
+        sha256=medium.sha256 or "",
+        width=64,
+        height=64,
+        text_tokens=12,
+        tokens=4,
+        rows=(16 + 4 * number, 20 + 4 * number),
+        latent_sha256="0" * 64,
+    )
 
 
 def make_job(**fields: Any) -> dict[str, Any]:

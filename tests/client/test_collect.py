@@ -245,8 +245,8 @@ def test_columns_are_those_of_the_schema_whatever_the_records_hold() -> None:
         "error",
         "checkpoint",
         "backends",
-    } | {
         "tokens",
+        "prompt",
         "media",
     }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import small_media
-from h3_command import SMALL, RunH3, line, sentence
+from h3_command import SMALL, RunH3, line, on_terminal, sentence
 from own_links import LinkServer, whole
 
 from client.async_client import AsyncH3Client
@@ -291,3 +291,27 @@ def test_a_file_that_changes_while_it_is_uploaded_never_lies_under_its_old_hash(
     assert stored(client) == []
     assert json.loads(settled.model_dump_json())["first_frame"]["source"].startswith("references/")
     assert client.store.read_bytes(sweep_key("none"), limit_bytes=10) is None
+
+
+def test_a_film_tells_what_its_references_became(
+    h3: RunH3, redis_url: str, storage: Path, working_node: "FakeNode", files: Path
+) -> None:
+    where = ["--redis", redis_url, "--storage", str(storage)]
+    told = "<Picture 1> 64x64, 16 rows"
+
+    done = line(h3("submit", "a fox", "--reference", files / "fox.png", *SMALL, "--seed", "1", *where))
+    (run,) = done["runs"]
+    _, shown = on_terminal("follow", run["run_id"], *where)
+    _, fetched = on_terminal("fetch", done["sweep"], "--to", files / "films", *where)
+
+    assert run["references"] == [
+        {
+            "place": "references[0]",
+            "label": "<Picture 1>",
+            "sha256": sha256(files / "fox.png"),
+            "text_tokens": 12,
+            "tokens": 4,
+        }
+    ]
+    assert told in shown
+    assert told in fetched
