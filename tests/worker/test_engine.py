@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+import small_media
 from fake_pipeline import FakePipeline
 
-from media.errors import FilmWriteError
+from media.errors import FilmWriteError, ReferenceUnreadableError
 from media.probe import probe
 from model.errors import GenerationCancelledError, WrongCheckpointError
 from queue_schemas.errors import ErrorCode, InvalidRequestError
@@ -19,6 +21,8 @@ from queue_schemas.requests import GenerateRequest
 from worker.engine import Engine
 from worker.errors import EngineBusyError, job_error
 from worker.film_path import film_folder
+from worker.gathering import Gathered, Sources, gather
+from worker.reference_folder import ReferenceFolder
 
 MakeRequest = Callable[..., GenerateRequest]
 
@@ -186,6 +190,53 @@ def test_a_waiting_job_leaves_the_line_when_it_is_cancelled(
         assert isinstance(waiting.exception(20), GenerationCancelledError)
         pipeline.release.set()
         assert running.result(20).jobs_served == 0
+
+
+def keyframed(make_request: MakeRequest, path: Path, **changes: Any) -> tuple[GenerateRequest, Gathered]:
+    """A request with a first frame, and its file."""
+    sources = Sources(folder=ReferenceFolder(path.parent / "engine"), input_root=path.parent)
+    asked = make_request(workflow="fl2va", first_frame=path.name, **changes)
+    gathered = gather(asked.job, sources)
+    return asked.model_copy(update={"job": gathered.job}), gathered
+
+
+def test_files_are_decoded_while_another_job_has_the_gpu(
+    engine: Engine,
+    pipeline: FakePipeline,
+    make_request: MakeRequest,
+    eventually: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    request, gathered = keyframed(make_request, small_media.picture(tmp_path / "fox.png"))
+    with ThreadPoolExecutor(2) as threads, gathered:
+        threads.submit(engine.generate, make_request(prompt="hold"), on_event=ignore, cancelled=never)
+        eventually(pipeline.in_step.is_set, what="the first job is in a step")
+
+        second = threads.submit(engine.generate, request, gathered, on_event=ignore, cancelled=never)
+        eventually(lambda: engine._gpu._work_queue.qsize() == 1, what="the second is decoded and waits")
+        pipeline.release.set()
+        result = second.result(20)
+
+    assert [item.place for item in result.references] == ["first_frame"]
+    assert (result.references[0].width, result.references[0].height) == (64, 32)
+    assert result.prompt is not None
+    assert result.seconds.reference_prepare is not None
+    assert result.seconds.engine_wait is not None
+    assert result.seconds.reference_prepare > 0 < result.seconds.engine_wait
+
+
+def test_a_file_that_cannot_be_decoded_never_reaches_the_gpu_and_frees_the_engine(
+    engine: Engine, pipeline: FakePipeline, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    (tmp_path / "fox.png").write_bytes(b"no picture")
+    request, gathered = keyframed(make_request, tmp_path / "fox.png")
+
+    with gathered, pytest.raises(ReferenceUnreadableError, match=r"first_frame \(fox.png\): it is") as caught:
+        engine.generate(request, gathered, on_event=ignore, cancelled=never)
+
+    assert job_error(caught.value).code is ErrorCode.REFERENCE_UNREADABLE
+    assert (pipeline.steps_run, engine.ready().busy) == (0, False)
+    assert engine.generate(make_request(), on_event=ignore, cancelled=never).media is not None
 
 
 def test_an_error_of_the_pipeline_frees_the_engine(engine: Engine, make_request: MakeRequest) -> None:
