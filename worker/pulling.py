@@ -4,6 +4,7 @@ import gc
 from pathlib import Path
 
 from broker.connection import connect, queue_errors
+from storage.links import DEFAULT_RULES, LinkRules
 from storage.uri import open_known_store
 from worker.engine_client import EngineAddress, EngineClient
 from worker.leasing import LeaseTimes
@@ -17,7 +18,13 @@ from worker.tasks import TaskContext
 from worker.turns import decides_by_itself, fleet_store_id
 
 
-def pull_until_signal(settings: Settings, *, engine_seconds: float, times: LeaseTimes | None = None) -> None:
+def pull_until_signal(
+    settings: Settings,
+    *,
+    engine_seconds: float,
+    times: LeaseTimes | None = None,
+    links: LinkRules = DEFAULT_RULES,
+) -> None:
     """Take jobs from Redis, one at a time, to the engine on this machine; it is waited for so long at first.
 
     Raises QueueUnavailableError, EngineLostError, StorageError.
@@ -35,6 +42,7 @@ def pull_until_signal(settings: Settings, *, engine_seconds: float, times: Lease
         offers=offers_of(ready, node=ready.environment.node),
         takes_turns=not decides_by_itself(settings.storage_url, store_id=store_id),
         times=times or LeaseTimes(),
+        links=links,
     )
     gc.collect()
     gc.freeze()  # job processes share these objects' memory as long as no collection writes into it

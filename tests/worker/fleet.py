@@ -78,12 +78,13 @@ class Fleet:
         needs: tuple[str, ...] = (),
         priority: Priority = Priority.NORMAL,
         sweep_id: str | None = None,
+        run_id: str | None = None,
         **fields: Any,
     ) -> str:
-        """Queue a small job and return the id of its run."""
+        """Queue a small job and return the id of its run, that of the job unless it is given."""
         job = JOB_ADAPTER.validate_python(small_fields(**fields))
         run = QueuedRun(
-            run_id=job.job_id,
+            run_id=run_id or job.job_id,
             generation=1,
             job=job.model_dump(mode="json"),
             submission=Submission(sweep_id=sweep_id, priority=priority),
