@@ -10,6 +10,7 @@ from typing import Final
 from model.checkpoints.architecture import solve_dims
 from model.checkpoints.descriptions import describe
 from model.checkpoints.header import Header, OpenCheckpoint
+from model.checkpoints.lora_alphas import default_alpha
 from model.checkpoints.lora_deltas import Delta, delta_of, keys_by_module, refuse_other_kinds
 from model.checkpoints.lora_keys import LoraKey, parse_lora_key
 from model.checkpoints.names import PARTS, pattern_of
@@ -33,6 +34,8 @@ class FoundLora:
     """Module to rank."""
     alphas: Mapping[str, float]
     """Module to alpha, where the file has one."""
+    default_alpha: float | None
+    """Of the others, from the metadata; None for a factor of 1."""
     targets: tuple[str, ...]
     adaln_width: int | None
     others: tuple[str, ...]
@@ -48,7 +51,8 @@ class FoundLora:
 
     @property
     def alpha_counts(self) -> dict[str, int]:
-        counts = Counter(f"{self.alphas[m]:g}" if m in self.alphas else "none" for m in self.ranks)
+        alphas = [self.alphas.get(module, self.default_alpha) for module in self.ranks]
+        counts = Counter("none" if alpha is None else f"{alpha:g}" for alpha in alphas)
         return dict(sorted(counts.items()))
 
 
@@ -71,15 +75,17 @@ def read_lora(file: OpenCheckpoint) -> FoundLora:
         for pair in delta.pairs.values()
     }
     unmatched = [name for name, key in parsed.items() if key is None or key.module in strange]
+    default, refusals = _default_alpha(header, deltas)
     return FoundLora(
         dialects=tuple(sorted({key.dialect for key in keys.values()})),
         ranks=ranks,
         alphas=_alphas(file, keys),
+        default_alpha=default,
         targets=tuple(sorted({pattern_of(module) for module in ranks})),
         adaln_width=max(widths, default=None),
         others=tuple(sorted(name for name, key in keys.items() if key.role == "other")),
         unmatched=tuple(sorted(unmatched)),
-        problems=(*problems, *misfits),
+        problems=(*problems, *misfits, *refusals),
     )
 
 
@@ -135,6 +141,16 @@ def _alphas(file: OpenCheckpoint, keys: Mapping[str, LoraKey]) -> dict[str, floa
         if value is not None:
             found[keys[name].module] = value
     return found
+
+
+def _default_alpha(header: Header, deltas: Mapping[str, Delta]) -> tuple[float | None, list[str]]:
+    """Return what the loader takes for pairs without an alpha, or why it refuses them."""
+    if all(pair.alpha is not None for delta in deltas.values() for pair in delta.pairs.values()):
+        return None, []
+    try:
+        return default_alpha(header), []
+    except LoraFileError as error:
+        return None, [error.reason]
 
 
 def _scalar(file: OpenCheckpoint, name: str) -> float | None:

@@ -7,16 +7,15 @@ metadata has one. Sources: PEFT; kohya; ComfyUI; the published turbo files.
 Letters: O rows and I columns of the changed weight, r the rank.
 """
 
-import json
-import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
-from model.checkpoints.header import Header, OpenCheckpoint
+from model.checkpoints.header import OpenCheckpoint
 from model.checkpoints.holes import find_holes
+from model.checkpoints.lora_alphas import checked_alpha, default_alpha
 from model.checkpoints.lora_deltas import Delta, Pair
 from model.checkpoints.names import PARTS, Layout
 from model.config import TransformerConfig
@@ -35,11 +34,6 @@ ROWS_OF: Final[Mapping[str, Layout]] = {"diffsynth": "original", "diffusers": "d
 
 DiffSynth trains on MiniMax' own shards and can be told from others by PEFT's `.default.` alone.
 """
-ALPHA_KEYS: Final = ("alpha", "lora_alpha", "network_alpha", "ss_network_alpha")
-BAKED_KEY: Final = "baked_scale"
-"""A resized file with this entry has its factor multiplied into `up`."""
-PEFT_KEY: Final = "lora_adapter_metadata"
-"""Where diffusers keeps PEFT's configuration, as JSON."""
 
 
 def read_branches(
@@ -78,41 +72,6 @@ def _linear(transformer: H3Transformer, module: str) -> nn.Linear | QuantLinear:
         linear = linear.base
     assert isinstance(linear, nn.Linear | QuantLinear)
     return linear
-
-
-def default_alpha(header: Header) -> float | None:
-    """Return the alpha of pairs that have none of their own; None for a factor of 1. Raises LoraFileError."""
-    metadata = header.metadata
-    if BAKED_KEY in metadata:
-        return None
-    found = {key: metadata[key] for key in ALPHA_KEYS if key in metadata}
-    found |= _peft_alpha(header)
-    for key, text in found.items():
-        try:
-            return _checked_alpha(float(text))
-        except ValueError:
-            raise LoraFileError(header.path, f"metadata {key} is {text!r:.40}, no positive number") from None
-    return None
-
-
-def _peft_alpha(header: Header) -> dict[str, str]:
-    if PEFT_KEY not in header.metadata:
-        return {}
-    try:
-        fields = json.loads(header.metadata[PEFT_KEY])
-        own = {str(key).rpartition(".")[2]: value for key, value in fields.items()}
-    except (ValueError, AttributeError, RecursionError):
-        raise LoraFileError(header.path, f"metadata {PEFT_KEY} is no JSON object") from None
-    for key in ("alpha_pattern", "use_rslora", "use_dora"):
-        if own.get(key):
-            raise LoraFileError(header.path, f"metadata {PEFT_KEY} asks for {key}, which is not applied here")
-    return {"lora_alpha": str(own["lora_alpha"])} if "lora_alpha" in own else {}
-
-
-def _checked_alpha(alpha: float) -> float:
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"{alpha} is no alpha")
-    return alpha
 
 
 def _branch(
@@ -174,7 +133,7 @@ def _alpha(file: OpenCheckpoint, pair: Pair, *, default: float | None) -> float:
         return pair.rank if default is None else default
     value = _read(file, pair.alpha).item()
     try:
-        return _checked_alpha(value)
+        return checked_alpha(value)
     except ValueError:
         raise LoraFileError(file.path, f"{pair.alpha} is {value}, no positive number") from None
 

@@ -164,3 +164,24 @@ def test_a_lora_of_which_a_part_has_no_place_is_told(
 
     assert found.runtime.why.startswith(why)
     assert found.runtime.loads == why.startswith("loads")
+
+
+def pair_of(module: str) -> dict[str, Any]:
+    return {f"{module}.lora_A.weight": PAIR["down"], f"{module}.lora_B.weight": PAIR["up"]}
+
+
+def test_the_metadatas_alpha_counts_for_pairs_without_one_as_it_does_when_loaded(
+    write_tensors: Write, inspect: Inspect
+) -> None:
+    lora = inspect(write_tensors(pair_of("blocks.0.mlp.fc1"), metadata={"lora_alpha": "8"})).lora
+
+    assert lora is not None
+    assert lora.alphas == {"8": 1}
+
+
+def test_what_the_loader_refuses_in_the_metadata_is_a_problem(write_tensors: Write, inspect: Inspect) -> None:
+    metadata = {"lora_adapter_metadata": '{"transformer.use_rslora": true}'}
+
+    found = inspect(write_tensors(pair_of("blocks.0.mlp.fc1"), metadata=metadata))
+
+    assert any("use_rslora" in problem for problem in found.problems)
