@@ -2,15 +2,16 @@
 
 They follow from the timesteps, one rounding convention and the LoRAs of AdaLN alone. The full layout's AdaLN
 is 13 of the transformer's 33 billion weights: it is read once for a schedule, and not at all for one that is
-here. One timestep takes 9.7 MB at the released size in bfloat16, a t2va step has two of them.
+here. One timestep takes 9.7 MB at the released size in bfloat16; a t2va step has two of them, one with
+pictures and sounds as references four.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from model.dit import H3Transformer, Modulation
 from model.lora.branch import Strengths
-from model.packing import distinct_timesteps
+from model.packing import Clock, distinct_timesteps
 from model.sigmas import SigmaPlan, Timesteps
 from queue_schemas.conventions import Conventions
 
@@ -27,11 +28,16 @@ class ModulationCache:
         self._transformer, self._limit_bytes = transformer, limit_bytes
         self._kept: dict[tuple[object, ...], Modulations] = {}  # the one used last comes last
 
-    def of(self, plan: SigmaPlan, *, conventions: Conventions, loras: Strengths) -> Modulations:
-        """Return the modulation of each evaluation of a plan; `loras` are those that change AdaLN now."""
+    def of(
+        self, plan: SigmaPlan, *, clocks: Sequence[Clock], conventions: Conventions, loras: Strengths
+    ) -> Modulations:
+        """Return the modulation of each evaluation of a plan.
+
+        `clocks` are those that a request's rows run at, `loras` those that change AdaLN now.
+        """
         steps = tuple(plan.timesteps(step) for step in range(plan.steps))
-        key = (steps, conventions.time_embed_in_compute_dtype, loras)
-        found = self._kept.pop(key, None) or self._compute(steps, conventions)
+        key = (steps, tuple(clocks), conventions.time_embed_in_compute_dtype, loras)
+        found = self._kept.pop(key, None) or self._compute(steps, clocks, conventions)
         self._kept[key] = found
         while self.num_bytes > self._limit_bytes:
             del self._kept[next(iter(self._kept))]
@@ -41,9 +47,11 @@ class ModulationCache:
     def num_bytes(self) -> int:
         return sum(each.num_bytes for schedule in self._kept.values() for each in schedule.values())
 
-    def _compute(self, steps: tuple[Timesteps, ...], conventions: Conventions) -> Modulations:
+    def _compute(
+        self, steps: tuple[Timesteps, ...], clocks: Sequence[Clock], conventions: Conventions
+    ) -> Modulations:
         device = self._transformer.rope.inv_freq.device
         evaluations = [
-            distinct_timesteps(t_video=step.video, t_audio=step.audio)[0].to(device) for step in steps
+            distinct_timesteps(clocks, t_video=step.video, t_audio=step.audio)[0].to(device) for step in steps
         ]
         return dict(zip(steps, self._transformer.modulate(evaluations, conventions), strict=True))

@@ -1,30 +1,36 @@
-"""One packed sequence out of text, audio and video: row order, tags, rotary coordinates, clocks, patches.
+"""One packed sequence out of text, conditions and the film's rows: order, tags, clocks, coordinates.
+
+    [text | keyframes or references, in order | audio | video]
 
 The network has no notion of a modality beyond what this file hands it: a tag picks a row's modulation, three
-coordinates its rotation, a clock its timestep. All coordinates are float64 and stay on the host; the rotary
-table is made from them once per request. Knows nothing about sigmas, samplers or weights.
+coordinates its rotation, a clock its timestep. Within a stream the rows that the sampler moves come last, and
+a clip's sound stands before its pictures. Knows nothing about samplers or weights.
 Sources: the layouts of ComfyUI 783545f and diffusers 0.42.1, equal after the cast to float32.
 
-Letters: S packed rows, L text rows, Nv video rows, Na audio rows, M distinct timesteps, C channels,
-T latent frames of lh × lw latents, Ta audio latents per channel.
+Letters: S packed rows, L text rows, Nv video rows, Na audio rows, M distinct timesteps.
 """
 
-import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
-from typing import Self
+from typing import Final, Self
 
 import torch
 from torch import Tensor
 
-from queue_schemas.geometry import AUDIO_CHANNELS, PATCH, LatentShape
+from model.coordinates import (
+    TIME_PER_PIXEL_FRAME,
+    film_positions,
+    film_span,
+    sound_positions,
+    still_positions,
+    text_positions,
+)
+from queue_schemas.geometry import LatentShape
 
-TIME_PER_PIXEL_FRAME = 5 / 3
-"""Rotary time of one pixel frame: an audio latent is 1, and 40 of those pass while 24 frames do."""
-PIXEL_FRAMES_PER_LATENT = (1, 4, 4, 4, 4)
-"""Pixel frames that a latent frame spans, repeating: the first of each 17-frame clip stands alone."""
-GRID_SPAN = 32.0
-"""Rotary width of a square canvas' side, whatever its resolution."""
+CONDITION_TIMESTEP: Final = 0.999
+"""How clean keyframes and reference pictures are, in data and in label."""
+SOUND_CONDITION_TIMESTEP: Final = 1.0
 
 
 class Stream(StrEnum):
@@ -48,6 +54,41 @@ class Clock(IntEnum):
 
     VIDEO = 0
     AUDIO = 1
+    SEEN = 2
+    """Keyframes and reference pictures."""
+    HEARD = 3
+    """Reference sounds."""
+
+
+class Role(StrEnum):
+    """What a condition is to the film, which decides its time and its grid."""
+
+    FIRST_FRAME = "first_frame"
+    LAST_FRAME = "last_frame"
+    PICTURE = "image"
+    CLIP = "video"
+    SOUND = "audio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionShape:
+    """One keyframe or reference, by the latents that it is given as."""
+
+    role: Role
+    shape: LatentShape
+    """Without frames for a sound, without audio for what is silent."""
+
+    @property
+    def span(self) -> float:
+        """By how much it moves the clock of what comes after it."""
+        match self.role:
+            case Role.PICTURE:
+                return 1.0
+            case Role.SOUND:
+                return float(self.shape.audio)
+            case Role.CLIP:
+                return max(float(self.shape.audio), film_span(self.shape.frames))
+        return 0.0  # keyframes lie within the film
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +98,23 @@ class Segment:
     stream: Stream
     start: int
     stop: int
-    target: bool
-    """Whether the sampler moves these rows; the others only condition them."""
+    condition: int | None = None
+    """Which keyframe or reference they belong to, counted in packed order."""
+
+    @property
+    def num_rows(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def target(self) -> bool:
+        """Whether the sampler moves these rows; the others only condition them."""
+        return self.stream is not Stream.TEXT and self.condition is None
+
+    @property
+    def clock(self) -> Clock:
+        if self.stream is Stream.AUDIO:
+            return Clock.AUDIO if self.target else Clock.HEARD
+        return Clock.VIDEO if self.condition is None else Clock.SEEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +134,11 @@ class PackedLayout:
     def num_rows(self) -> int:
         return self.segments[-1].stop
 
+    @property
+    def clocks_in_use(self) -> tuple[Clock, ...]:
+        """Those that some row runs at, ascending."""
+        return tuple(sorted({segment.clock for segment in self.segments}))
+
     def to(self, device: torch.device) -> Self:
         """Return the layout with what every step reads on `device`."""
         return replace(self, tags=self.tags.to(device), clocks=self.clocks.to(device))
@@ -85,89 +146,111 @@ class PackedLayout:
     def target_rows(self, stream: Stream) -> slice:
         """Return where the rows that the sampler moves lie among the rows of `stream`; they are its last."""
         parts = [segment for segment in self.segments if segment.stream is stream]
-        total = sum(segment.stop - segment.start for segment in parts)
-        moved = sum(segment.stop - segment.start for segment in parts if segment.target)
-        return slice(total - moved, total)
+        total = sum(segment.num_rows for segment in parts)
+        return slice(total - sum(segment.num_rows for segment in parts if segment.target), total)
+
+    def condition_rows(self, number: int) -> range:
+        """Return the packed rows of a condition; empty where it has none."""
+        own = [segment for segment in self.segments if segment.condition == number and segment.num_rows]
+        return range(own[0].start, own[-1].stop) if own else range(0)
 
 
-def pack_t2va(num_text: int, shape: LatentShape, *, text_tags: Tensor | None = None) -> PackedLayout:
-    """Lay out [text | audio | video]; the media clock starts where the text ends, so prompts shift it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A segment before its place is known."""
 
-    `text_tags` is int64 [L]; all TEXT unless given.
+    stream: Stream
+    positions: Tensor
+    condition: int | None = None
+
+
+def pack(
+    num_text: int,
+    shape: LatentShape,
+    *,
+    text_tags: Tensor | None = None,
+    conditions: Sequence[ConditionShape] = (),
+) -> PackedLayout:
+    """Lay out a request; the media clock starts where the text ends, so prompts shift it.
+
+    `text_tags` is int64 [L]; all TEXT unless given. References move the film's own origin, keyframes not.
     """
     tags = torch.full((num_text,), Tag.TEXT) if text_tags is None else text_tags
     if tags.shape != (num_text,):
         raise ValueError(f"{num_text} text rows need as many tags; got a tensor of shape {list(tags.shape)}")
-    audio_stop = num_text + shape.audio_tokens
-    stop = audio_stop + shape.video_tokens
+    origins = [float(num_text)]
+    for condition in conditions:
+        origins.append(origins[-1] + condition.span)
+    *starts, origin = origins
+    parts = [_Part(stream=Stream.TEXT, positions=text_positions(num_text))]
+    for number, (condition, start) in enumerate(zip(conditions, starts, strict=True)):
+        parts += _condition_parts(condition, number, start=start, film=shape, film_origin=origin)
+    parts += [
+        _Part(stream=Stream.AUDIO, positions=sound_positions(shape.audio, canvas=shape, origin=origin)),
+        _Part(stream=Stream.VIDEO, positions=film_positions(shape, origin=origin)),
+    ]
+    segments = tuple(_segments(parts))
+    media_tags = [torch.full((each.num_rows,), _TAGS[each.stream]) for each in segments[1:]]
     return PackedLayout(
-        segments=(
-            Segment(stream=Stream.TEXT, start=0, stop=num_text, target=False),
-            Segment(stream=Stream.AUDIO, start=num_text, stop=audio_stop, target=True),
-            Segment(stream=Stream.VIDEO, start=audio_stop, stop=stop, target=True),
-        ),
-        tags=torch.cat(
-            (
-                tags.to(torch.int64),
-                torch.full((shape.audio_tokens,), Tag.AUDIO),
-                torch.full((shape.video_tokens,), Tag.VIDEO),
-            )
-        ),
-        clocks=torch.cat(
-            (
-                torch.full((num_text,), Clock.VIDEO),
-                torch.full((shape.audio_tokens,), Clock.AUDIO),
-                torch.full((shape.video_tokens,), Clock.VIDEO),
-            )
-        ),
-        position_ids=torch.cat(
-            (
-                text_positions(num_text),
-                audio_positions(shape, origin=num_text),
-                video_positions(shape, origin=num_text),
-            )
-        ),
+        segments=segments,
+        tags=torch.cat((tags.to(torch.int64), *media_tags)),
+        clocks=torch.cat([torch.full((each.num_rows,), each.clock) for each in segments]),
+        position_ids=torch.cat([part.positions for part in parts]),
     )
 
 
-def text_positions(num_text: int) -> Tensor:
-    """Return (i, 0, 0) for row i, float64 [L, 3]."""
-    positions = torch.zeros(num_text, 3, dtype=torch.float64)
-    positions[:, 0] = torch.arange(num_text, dtype=torch.float64)
-    return positions
+_TAGS = {Stream.VIDEO: Tag.VIDEO, Stream.AUDIO: Tag.AUDIO}
 
 
-def audio_positions(shape: LatentShape, *, origin: float) -> Tensor:
-    """Return float64 [Na, 3], all of the left channel first; they sit at the canvas' first and last w."""
-    w = grid_axis(shape.width, shape=shape)
-    t = origin + torch.arange(shape.audio, dtype=torch.float64)
-    h = torch.zeros_like(t)
-    return torch.cat([torch.stack((t, h, side.expand_as(t)), dim=-1) for side in (w[0], w[-1])])
+def _condition_parts(
+    condition: ConditionShape, number: int, *, start: float, film: LatentShape, film_origin: float
+) -> Iterator[_Part]:
+    """Yield a condition's rows, sound first, in the order in which they are packed."""
+    role, shape = condition.role, condition.shape
+    if shape.audio:
+        canvas = film if role is Role.SOUND else shape
+        sound = sound_positions(shape.audio, canvas=canvas, origin=start)
+        yield _Part(stream=Stream.AUDIO, positions=sound, condition=number)
+    match role:
+        case Role.FIRST_FRAME:
+            positions = still_positions(shape, time=film_origin)
+        case Role.LAST_FRAME:  # one pixel frame before the film's end
+            positions = still_positions(
+                shape, time=film_origin + film_span(film.frames) - TIME_PER_PIXEL_FRAME
+            )
+        case Role.PICTURE:
+            positions = still_positions(shape, time=start)
+        case Role.CLIP:
+            positions = film_positions(shape, origin=start)
+        case Role.SOUND:
+            return
+    yield _Part(stream=Stream.VIDEO, positions=positions, condition=number)
 
 
-def video_positions(shape: LatentShape, *, origin: float) -> Tensor:
-    """Return float64 [Nv, 3], frame by frame, row by row."""
-    pattern = torch.tensor(PIXEL_FRAMES_PER_LATENT, dtype=torch.float64)
-    spans = TIME_PER_PIXEL_FRAME * pattern[torch.arange(shape.frames) % len(pattern)]  # [T]
-    t = origin + spans.cumsum(0) - spans
-    h, w = (grid_axis(side, shape=shape) for side in (shape.height, shape.width))
-    return torch.cartesian_prod(t, h, w)
+def _segments(parts: Sequence[_Part]) -> Iterator[Segment]:
+    start = 0
+    for part in parts:
+        stop = start + len(part.positions)
+        yield Segment(stream=part.stream, start=start, stop=stop, condition=part.condition)
+        start = stop
 
 
-def grid_axis(side: int, *, shape: LatentShape) -> Tensor:
-    """Return the coordinates of the patches along one side, float64 [side / 2].
+def distinct_timesteps(clocks: Sequence[Clock], *, t_video: float, t_audio: float) -> tuple[Tensor, Tensor]:
+    """Return the distinct timesteps of these clocks, float32 [M] ascending, on the host.
 
-    Sides count relative to the canvas' geometric mean and are centred; the right end is not among the points.
+    And each clock's index into them, int64 [4]; 0 for a clock that is not among them.
     """
-    extent = side / math.sqrt(shape.height * shape.width)
-    points = side // PATCH
-    k = torch.arange(points, dtype=torch.float64)
-    return ((1 - extent) / 2 + k * (extent / points)) * GRID_SPAN
-
-
-def distinct_timesteps(*, t_video: float, t_audio: float) -> tuple[Tensor, Tensor]:
-    """Return the distinct timesteps, float32 [M] ascending, and each clock's index into them, on the host."""
-    return torch.tensor((t_video, t_audio), dtype=torch.float32).unique(return_inverse=True)  # as Clock
+    told = {
+        Clock.VIDEO: t_video,
+        Clock.AUDIO: t_audio,
+        Clock.SEEN: max(t_video, CONDITION_TIMESTEP),
+        Clock.HEARD: SOUND_CONDITION_TIMESTEP,
+    }
+    values = torch.tensor([told[clock] for clock in clocks], dtype=torch.float32)
+    timesteps, index = values.unique(return_inverse=True)
+    of_clock = torch.zeros(len(Clock), dtype=torch.int64)
+    of_clock[list(clocks)] = index
+    return timesteps, of_clock
 
 
 def row_timesteps(layout: PackedLayout, *, t_video: float, t_audio: float) -> tuple[Tensor, Tensor]:
@@ -176,7 +259,7 @@ def row_timesteps(layout: PackedLayout, *, t_video: float, t_audio: float) -> tu
     Timesteps are 1 - sigma: 1 is clean. Both results are on the layout's device; nothing waits for it.
     """
     device = layout.clocks.device
-    timesteps, index = distinct_timesteps(t_video=t_video, t_audio=t_audio)
+    timesteps, index = distinct_timesteps(layout.clocks_in_use, t_video=t_video, t_audio=t_audio)
     # From pageable memory these copies are staged at once, hence safe.
     of_clock = index.to(device, non_blocking=True)
     return timesteps.to(device, non_blocking=True), of_clock[layout.clocks]
@@ -189,7 +272,7 @@ def pack_rows(layout: PackedLayout, *, text: Tensor, audio: Tensor, video: Tenso
     parts = []
     for segment in layout.segments:
         start = taken[segment.stream]
-        taken[segment.stream] = start + segment.stop - segment.start
+        taken[segment.stream] = start + segment.num_rows
         parts.append(rows[segment.stream][start : taken[segment.stream]])
     return torch.cat(parts)
 
@@ -198,28 +281,3 @@ def stream_rows(layout: PackedLayout, packed: Tensor, stream: Stream) -> Tensor:
     """Return the rows of `stream` out of [S, ...], in packed order; a view when they are one run."""
     parts = [packed[part.start : part.stop] for part in layout.segments if part.stream is stream]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def patchify_video(latents: Tensor) -> Tensor:
-    """Cut [C, T, lh, lw] into rows [T × lh/2 × lw/2, 4C]; feature = channel × 4 + patch row × 2 + column."""
-    channels, _, height, width = latents.shape
-    if height % PATCH or width % PATCH:
-        raise ValueError(f"latent sides must be multiples of {PATCH}; got {height} × {width}")
-    patches = latents.unflatten(3, (-1, PATCH)).unflatten(2, (-1, PATCH))  # [C, T, y, p, x, q]
-    return patches.permute(1, 2, 4, 0, 3, 5).reshape(-1, channels * PATCH * PATCH)
-
-
-def unpatchify_video(rows: Tensor, shape: LatentShape) -> Tensor:
-    """Put rows [Nv, 4C] back together as [C, T, lh, lw]."""
-    patches = rows.reshape(shape.frames, shape.height // PATCH, shape.width // PATCH, -1, PATCH, PATCH)
-    return patches.permute(3, 0, 1, 4, 2, 5).reshape(-1, shape.frames, shape.height, shape.width)
-
-
-def patchify_audio(latents: Tensor) -> Tensor:
-    """Turn [2, C, Ta] into rows [2 × Ta, C], all of the left channel first."""
-    return latents.transpose(1, 2).reshape(-1, latents.shape[1])
-
-
-def unpatchify_audio(rows: Tensor) -> Tensor:
-    """Turn rows [2 × Ta, C] back into [2, C, Ta]."""
-    return rows.unflatten(0, (AUDIO_CHANNELS, -1)).transpose(1, 2).contiguous()

@@ -33,7 +33,7 @@ from model.lora.resident import ResidentLoras, plan_loras
 from model.modulations import ModulationCache
 from model.network import PackedNetwork
 from model.noise import draw_noise
-from model.packing import pack_t2va
+from model.packing import pack
 from model.receipts import (
     checkpoint_set,
     device_facts,
@@ -123,11 +123,16 @@ class H3Pipeline:
             network, num_text = self._condition(job, attention=attention, conventions=conventions)
         with clock.stage(Stage.DENOISE, steps=job.steps):
             network.modulations = self.modulations.of(
-                plan, conventions=conventions, loras=self.loras.adaln_strengths()
+                plan,
+                clocks=network.layout.clocks_in_use,
+                conventions=conventions,
+                loras=self.loras.adaln_strengths(),
             )
             denoised = denoise(
                 network,
-                noise=draw_noise(job.latent_shape, seed=job.seed, conventions=conventions).to(self.device),
+                noise=draw_noise(job.latent_shape, seed=job.seed, conventions=conventions).film.to(
+                    self.device
+                ),
                 plan=plan,
                 sampler=job.sampler,
                 conventions=conventions,
@@ -164,7 +169,7 @@ class H3Pipeline:
         network = PackedNetwork(
             self.models.transformer,
             self.models.text_encoder.encode(presentation),
-            layout=pack_t2va(num_text, job.latent_shape, text_tags=torch.tensor(presentation.tags)),
+            layout=pack(num_text, job.latent_shape, text_tags=torch.tensor(presentation.tags)),
             shape=job.latent_shape,
             attention=attention,
             conventions=conventions,

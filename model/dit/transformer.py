@@ -97,19 +97,9 @@ class H3Transformer(nn.Module):
         tables = [project(times) for project in on_device(projections, times[0].device)]
         return [Modulation(blocks=tuple(blocks), final=final) for *blocks, final in zip(*tables, strict=True)]
 
-    def embed(
-        self,
-        *,
-        video_rows: Tensor,
-        audio_rows: Tensor,
-        text: Tensor,
-        layout: PackedLayout,
-        conventions: Conventions,
-    ) -> Tensor:
+    def embed(self, *, video_rows: Tensor, audio_rows: Tensor, text: Tensor, layout: PackedLayout) -> Tensor:
         """Return the packed rows [S, D] that enter the first block."""
         dtype = self.compute_dtype
-        if conventions.latents_in_compute_dtype:
-            video_rows, audio_rows = video_rows.to(dtype).float(), audio_rows.to(dtype).float()
         return pack_rows(
             layout,
             text=text,
@@ -138,9 +128,7 @@ class H3Transformer(nn.Module):
         `packing.row_timesteps`. `modulation` is that of `timesteps`, from `modulate`; without it it is
         computed here. With it, or with AdaLN weights on the device, nothing waits for the device.
         """
-        x = self.embed(
-            video_rows=video_rows, audio_rows=audio_rows, text=text, layout=layout, conventions=conventions
-        )
+        x = self.embed(video_rows=video_rows, audio_rows=audio_rows, text=text, layout=layout)
         if modulation is None:
             (modulation,) = self.modulate([timesteps], conventions)
         row = timestep_index * NUM_MODALITIES + layout.tags

@@ -1,6 +1,6 @@
 """What model tests share: golden numbers, and a transformer with its diffusers twin from the same weights."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,13 @@ from torch import Tensor
 
 from model.config import TransformerConfig
 from model.dit import H3Transformer
-from model.packing import PackedLayout, Stream, stream_rows
+from model.network import ConditionRows
+from model.noise import draw_noise, noise_condition
+from model.packing import ConditionShape, PackedLayout, Role, Stream, stream_rows
+from model.patches import patchify_audio, patchify_video
 from model.text_encoder.tokenizer import Tokenizer, load_tokenizer
+from queue_schemas.conventions import Conventions
+from queue_schemas.geometry import LatentShape
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -56,6 +61,77 @@ def relative_l2() -> Callable[[Tensor, Tensor], float]:
         return float((found - wanted).norm() / wanted.norm())
 
     return measure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """One keyframe or reference by its clean latents."""
+
+    role: Role
+    video: Tensor | None = None
+    """[24, t, lh, lw]."""
+    audio: Tensor | None = None
+    """[2, 32, n]."""
+
+    @property
+    def shape(self) -> ConditionShape:
+        frames, height, width = (0, 0, 0) if self.video is None else self.video.shape[1:]
+        audio = 0 if self.audio is None else self.audio.shape[2]
+        return ConditionShape(
+            role=self.role, shape=LatentShape(frames=frames, height=height, width=width, audio=audio)
+        )
+
+
+def rows_of(
+    given: Sequence[Given], *, film: LatentShape, seed: int, conventions: Conventions
+) -> ConditionRows:
+    """Return the rows that a request of these conditions begins with."""
+    seen = [each for each in given if each.video is not None]
+    noise = draw_noise(
+        film, seed=seed, conventions=conventions, conditions=[each.shape.shape for each in seen]
+    ).conditions
+    video = [
+        noise_condition(patchify_video(each.video), rows, conventions)
+        for each, rows in zip(seen, noise, strict=True)
+    ]
+    audio = [patchify_audio(each.audio) for each in given if each.audio is not None]
+    return ConditionRows(
+        video=torch.cat((torch.empty(0, 96), *video)), audio=torch.cat((torch.empty(0, 32), *audio))
+    )
+
+
+@pytest.fixture(scope="session")
+def recorded_conditions() -> Callable[[dict[str, Tensor], str], list[Given]]:
+    """Return the conditions of a recorded case, in packed order; `prefix` ends before `keyframe0`."""
+
+    def read(numbers: dict[str, Tensor], prefix: str) -> list[Given]:
+        given = []
+        for name in sorted(
+            {key.removeprefix(prefix).split(".")[0] for key in numbers if key.startswith(prefix)}
+        ):
+            own = {
+                key: numbers.get(f"{prefix}{name}.{key}") for key in ("latent", "audio_latent", "frame_index")
+            }
+            if own["latent"] is None and own["audio_latent"] is None:
+                continue
+            video = None if own["latent"] is None else own["latent"][0]
+            audio = None if own["audio_latent"] is None else own["audio_latent"][0].transpose(0, 1)
+            if own["frame_index"] is not None:
+                role = Role.LAST_FRAME if own["frame_index"] else Role.FIRST_FRAME
+            elif video is None:
+                role = Role.SOUND
+            else:
+                role = Role.PICTURE if video.shape[1] == 1 else Role.CLIP
+            given.append(Given(role=role, video=video, audio=audio))
+        return given
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def condition_rows() -> Callable[..., ConditionRows]:
+    """Return the rows that a request of some `Given` begins with, noised from its seed."""
+    return rows_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ ComfyUI's velocity points at the noise, ours at the data. Golden audio is [1, 32
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -13,19 +14,22 @@ from torch import Tensor
 from model.attention import resolve_attention
 from model.config import TransformerConfig
 from model.dit import H3Transformer, parameter_dtypes
-from model.packing import (
-    pack_t2va,
-    patchify_audio,
-    patchify_video,
-    row_timesteps,
-    unpatchify_audio,
-    unpatchify_video,
-)
+from model.latents import Latents
+from model.network import ConditionRows, PackedNetwork
+from model.packing import pack, row_timesteps
+from model.sigmas import Timesteps
 from queue_schemas.conventions import COMFYUI
 from queue_schemas.geometry import LatentShape
 
-CASES = ["t2va", "t2va_sigma1", "t2va_late"]
 LAYOUTS = ["transformer_full", "transformer_pruned"]
+CASES = [
+    (layout, case)
+    for layout in LAYOUTS
+    for case in ("t2va", "t2va_sigma1", "t2va_late", "fl2va", "ref2va")
+    if (layout, case) != ("transformer_pruned", "ref2va")  # which is not recorded
+]
+RecordedConditions = Callable[[dict[str, Tensor], str], list[Any]]
+MakeRows = Callable[..., ConditionRows]
 FP32_OUTPUT = 2e-5
 """Greatest absolute difference; outputs have scale 10. Reached 1.0e-5 (full) and 1.4e-6 (pruned)."""
 FP32_HIDDEN = {"transformer_full": 3e-4, "transformer_pruned": 2e-5}
@@ -70,12 +74,12 @@ def load_network(layout: str, tensors: dict[str, Tensor], compute_dtype: torch.d
     return network
 
 
-def timesteps_of(sigma: Tensor) -> dict[str, float]:
+def timesteps_of(sigma: Tensor) -> Timesteps:
     """Follow ComfyUI: through sigma * 1000 in float32; audio's clock in closed form from video's."""
     video = sigma * 1000 / 1000
     unshifted = video / (12 - 11 * video)
     audio = 3 * unshifted / (1 + 2 * unshifted)
-    return {"t_video": (1 - video).item(), "t_audio": (1 - audio).item()}
+    return Timesteps((1 - video).item(), (1 - audio).item())
 
 
 @contextmanager
@@ -89,41 +93,64 @@ def hidden_rows(network: H3Transformer) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
-def run(network: H3Transformer, inputs: dict[str, Tensor], case: str) -> dict[str, Tensor]:
+@pytest.fixture
+def run(
+    recorded_conditions: RecordedConditions, condition_rows: MakeRows
+) -> Callable[..., dict[str, Tensor]]:
+    def run(network: H3Transformer, inputs: dict[str, Tensor], case: str) -> dict[str, Tensor]:
+        given = recorded_conditions(inputs, f"{case}.in.")
+        return outputs(network, inputs, case, given=given, make_rows=condition_rows)
+
+    return run
+
+
+def outputs(
+    network: H3Transformer,
+    inputs: dict[str, Tensor],
+    case: str,
+    *,
+    given: list[Any],
+    make_rows: MakeRows,
+) -> dict[str, Tensor]:
     """Return what the golden file holds of a case, under its names."""
     video, audio = inputs[f"{case}.in.video"][0], inputs[f"{case}.in.audio"][0].transpose(0, 1)
     text_embeds = inputs[f"{case}.in.text"][0]
     shape = LatentShape(
         frames=video.shape[1], height=video.shape[2], width=video.shape[3], audio=audio.shape[2]
     )
-    layout = pack_t2va(len(text_embeds), shape, text_tags=inputs[f"{case}.in.text_tags"])
-    timesteps, index = row_timesteps(layout, **timesteps_of(inputs[f"{case}.in.sigma"]))
-    _, attention = resolve_attention("sdpa", CPU)
+    layout = pack(
+        len(text_embeds),
+        shape,
+        text_tags=inputs[f"{case}.in.text_tags"],
+        conditions=[each.shape for each in given],
+    )
+    conditions = make_rows(given, film=shape, seed=inputs[f"{case}.in.seed"].item(), conventions=COMFYUI)
+    timesteps = timesteps_of(inputs[f"{case}.in.sigma"])
+    distinct, _ = row_timesteps(layout, t_video=timesteps.video, t_audio=timesteps.audio)
     with hidden_rows(network) as hidden:
-        video_rows, audio_rows = network(
-            video_rows=patchify_video(video),
-            audio_rows=patchify_audio(audio),
-            text=network.encode_text(text_embeds, attention=attention),
-            timesteps=timesteps,
-            timestep_index=index,
+        packed = PackedNetwork(
+            network,
+            text_embeds,
             layout=layout,
-            rope=network.rope_table(layout),
-            attention=attention,
+            shape=shape,
+            attention=resolve_attention("sdpa", CPU)[1],
             conventions=COMFYUI,
+            conditions=conditions,
         )
+        velocity = packed(Latents(video=video, audio=audio).to(network.compute_dtype), timesteps)
     return {
-        "temb": network.time_embed(timesteps, COMFYUI),
-        "out_video": -unpatchify_video(video_rows, shape)[None],
-        "out_audio": -unpatchify_audio(audio_rows).transpose(0, 1)[None],
+        "temb": network.time_embed(distinct, COMFYUI),
+        "out_video": -velocity.video[None],
+        "out_audio": -velocity.audio.transpose(0, 1)[None],
         **{f"hidden{i}": rows for i, rows in enumerate(hidden)},
     }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("layout", "case"), CASES)
 def test_float32_equals_comfyui(
     golden: Callable[[str], dict[str, Tensor]],
     relative_l2: Callable[[Tensor, Tensor], float],
+    run: Callable[..., dict[str, Tensor]],
     layout: str,
     case: str,
 ) -> None:
@@ -140,11 +167,11 @@ def test_float32_equals_comfyui(
         assert relative_l2(found[name], numbers) <= FP32_RELATIVE_L2, name
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("layout", "case"), CASES)
 def test_bfloat16_is_as_near_to_comfyui_as_bfloat16_allows(
     golden: Callable[[str], dict[str, Tensor]],
     relative_l2: Callable[[Tensor, Tensor], float],
+    run: Callable[..., dict[str, Tensor]],
     layout: str,
     case: str,
 ) -> None:
@@ -157,5 +184,9 @@ def test_bfloat16_is_as_near_to_comfyui_as_bfloat16_allows(
     assert {"temb", "hidden0", "hidden1", "hidden3", "out_video", "out_audio"} <= wanted.keys()
     for name, numbers in wanted.items():
         assert relative_l2(found[name], numbers) <= BF16_RELATIVE_L2, name
+    # The film's latents are rounded before their projection, conditions are not: 58 % are equal otherwise.
+    num_text = len(golden("transformer_full")[f"{case}.in.text_tags"])
+    same = found["hidden0"][num_text:] == wanted["hidden0"][num_text:]
+    assert same.float().mean() > 0.99
     assert found["temb"].dtype == wanted["temb"].dtype
     assert torch.equal(found["out_video"].bfloat16().float(), found["out_video"])

@@ -16,7 +16,7 @@ from model.dit import H3Transformer, parameter_dtypes
 from model.dit.block import DiTBlock
 from model.dit.checkpoint import transformer_config_from_shapes
 from model.dit.rope import inverse_frequencies
-from model.packing import pack_t2va, row_timesteps
+from model.packing import pack, row_timesteps
 from queue_schemas.conventions import COMFYUI, DIFFUSERS
 from queue_schemas.geometry import LatentShape, latent_shape
 
@@ -98,7 +98,7 @@ def test_a_released_size_step_never_reads_a_device_value(config: TransformerConf
             torch.zeros(414, 32),
             torch.zeros(256, 5120),
         )
-    layout = pack_t2va(256, latent_shape(frames=124, width=960, height=544)).to(meta)
+    layout = pack(256, latent_shape(frames=124, width=960, height=544)).to(meta)
     _, attention = resolve_attention("sdpa", meta)
     timesteps, timestep_index = row_timesteps(layout, t_video=0.2, t_audio=0.5)
 
@@ -166,7 +166,7 @@ def test_the_pruned_layout_equals_the_full_one_where_its_table_has_a_row(
     full = make_twins(config, 3).ours
     pruned = prune(full, 33)
     shape = LatentShape(frames=2, height=4, width=4, audio=8)
-    layout = pack_t2va(5, shape)
+    layout = pack(5, shape)
     timesteps, timestep_index = row_timesteps(layout, t_video=t_video, t_audio=t_audio)
     draw = torch.Generator().manual_seed(9)
     video_rows = torch.randn(shape.video_tokens, 96, generator=draw)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from model.attention import resolve_attention
 from model.config import TransformerConfig
-from model.packing import pack_t2va, row_timesteps
+from model.packing import pack, row_timesteps
 from queue_schemas.conventions import COMFYUI, DIFFUSERS, Conventions
 from queue_schemas.geometry import LatentShape
 
@@ -116,7 +116,7 @@ def test_the_velocity_equals_that_of_diffusers(
     twins = make_twins(config, 11)
     draw = torch.Generator().manual_seed(5)
     text_tags = (torch.arange(num_text) % 3 != 1).to(torch.int64)  # vision rows (0) among text rows (1)
-    layout = pack_t2va(num_text, shape, text_tags=text_tags)
+    layout = pack(num_text, shape, text_tags=text_tags)
     timesteps, timestep_index = row_timesteps(layout, t_video=case.t_video, t_audio=case.t_audio)
     video_rows = torch.randn(shape.video_tokens, config.video_row_dim, generator=draw)
     audio_rows = torch.randn(shape.audio_tokens, config.audio_channels, generator=draw)

@@ -28,7 +28,7 @@ from model.lora.resident import ResidentLoras
 from model.modulations import ModulationCache
 from model.network import PackedNetwork
 from model.noise import draw_noise
-from model.packing import pack_t2va
+from model.packing import Clock, pack
 from model.pipeline import H3Pipeline, load_pipeline
 from model.sigmas import SigmaPlan, plan_sigmas
 from model.synthetic.h3_tiny import write_h3_tiny
@@ -43,6 +43,7 @@ from queue_schemas.published import published_files
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 VARIANTS = ["dit_full_bf16", "dit_full_int8_convrot", "dit_pruned_bf16"]
+FILM = (Clock.VIDEO, Clock.AUDIO)
 SHAPE = LatentShape(frames=2, height=4, width=6, audio=8)
 Load = Callable[..., H3Transformer]
 
@@ -76,16 +77,18 @@ def generate(transformer: H3Transformer, plan: SigmaPlan, cache: ModulationCache
     network = PackedNetwork(
         transformer,
         text.to(device),
-        layout=pack_t2va(5, SHAPE),
+        layout=pack(5, SHAPE),
         shape=SHAPE,
         attention=resolve_attention("sdpa", device)[1],
         conventions=COMFYUI,
     )
     if cache is not None:
-        network.modulations = cache.of(plan, conventions=COMFYUI, loras=())
+        network.modulations = cache.of(
+            plan, clocks=network.layout.clocks_in_use, conventions=COMFYUI, loras=()
+        )
     return denoise(
         network,
-        noise=draw_noise(SHAPE, seed=3, conventions=COMFYUI).to(device),
+        noise=draw_noise(SHAPE, seed=3, conventions=COMFYUI).film.to(device),
         plan=plan,
         sampler=Sampler.EULER,
         conventions=COMFYUI,
@@ -181,14 +184,14 @@ def test_a_strength_of_a_lora_on_adaln_gives_modulations_of_its_own(
 
     def with_loras(**strengths: float) -> list[Modulation]:
         loras.use([JobLora(name=name, strength=strength) for name, strength in strengths.items()])
-        found = cache.of(plan_of(2), conventions=COMFYUI, loras=loras.adaln_strengths())
+        found = cache.of(plan_of(2), clocks=FILM, conventions=COMFYUI, loras=loras.adaln_strengths())
         return list(found.values())
 
     plain, half, whole = with_loras(), with_loras(light=0.5), with_loras(light=1.0)
 
     for name, delta in deltas.items():
         merged.get_submodule(name).weight += 0.5 * delta
-    wanted = ModulationCache(merged).of(plan_of(2), conventions=COMFYUI, loras=())
+    wanted = ModulationCache(merged).of(plan_of(2), clocks=FILM, conventions=COMFYUI, loras=())
     for found, expected in zip(half, wanted.values(), strict=True):
         for table, other in zip(found.blocks, expected.blocks, strict=True):
             assert relative_l2(table, other) < 1e-6
@@ -204,27 +207,32 @@ def test_schedules_and_roundings_that_differ_are_kept_apart(load: Load) -> None:
     cache = ModulationCache(transformer)
     rounded_late = replace(COMFYUI, time_embed_in_compute_dtype=False)
 
-    early = cache.of(plan_of(2), conventions=COMFYUI, loras=())
-    late = cache.of(plan_of(2), conventions=rounded_late, loras=())
-    own_clock = cache.of(plan_of(2, DIFFUSERS), conventions=DIFFUSERS, loras=())
+    early = cache.of(plan_of(2), clocks=FILM, conventions=COMFYUI, loras=())
+    late = cache.of(plan_of(2), clocks=FILM, conventions=rounded_late, loras=())
+    own_clock = cache.of(plan_of(2, DIFFUSERS), clocks=FILM, conventions=DIFFUSERS, loras=())
+    with_pictures = cache.of(plan_of(2), clocks=(*FILM, Clock.SEEN), conventions=COMFYUI, loras=())
 
     steps = [plan_of(2).timesteps(step) for step in range(2)]
     assert list(early) == list(late) == steps
     assert not equal(early[steps[1]], late[steps[1]])
     assert list(own_clock) != steps
-    assert cache.of(plan_of(2), conventions=COMFYUI, loras=()) is early
+    assert [len(each.final) for each in early.values()] == [1, 2]  # both streams begin at 0
+    assert [len(each.final) for each in with_pictures.values()] == [2, 3]
+    assert cache.of(plan_of(2), clocks=FILM, conventions=COMFYUI, loras=()) is early
 
 
 def test_the_schedules_used_last_stay_within_the_limit(load: Load) -> None:
     transformer = load("dit_pruned_bf16")
     two_steps = sum(
         each.num_bytes
-        for each in ModulationCache(transformer).of(plan_of(2), conventions=COMFYUI, loras=()).values()
+        for each in ModulationCache(transformer)
+        .of(plan_of(2), clocks=FILM, conventions=COMFYUI, loras=())
+        .values()
     )
     cache = ModulationCache(transformer, limit_bytes=3 * two_steps)
 
     def of(steps: int) -> object:
-        found = cache.of(plan_of(steps), conventions=COMFYUI, loras=())
+        found = cache.of(plan_of(steps), clocks=FILM, conventions=COMFYUI, loras=())
         assert cache.num_bytes <= 3 * two_steps
         return found
 

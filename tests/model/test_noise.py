@@ -1,12 +1,16 @@
 """Initial noise against ComfyUI's recorded draws and diffusers' documented check values."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from diffusers import MiniMaxH3Scheduler
 from safetensors.torch import load_file
+from torch import Tensor
 
-from model.noise import draw_noise
+from model.noise import draw_noise, noise_condition
+from model.patches import patchify_video
 from queue_schemas.conventions import COMFYUI, DIFFUSERS
 from queue_schemas.geometry import LatentShape, latent_shape
 
@@ -18,7 +22,7 @@ SMALL = LatentShape(frames=2, height=4, width=6, audio=8)
 def test_a_seed_draws_exactly_comfyuis_noise(seed: int) -> None:
     golden = load_file(GOLDEN)
 
-    noise = draw_noise(SMALL, seed=seed, conventions=COMFYUI)
+    noise = draw_noise(SMALL, seed=seed, conventions=COMFYUI).film
 
     assert torch.equal(noise.video, golden[f"small.seed{seed}.video"][0])
     assert torch.equal(noise.audio, golden[f"small.seed{seed}.audio"][0].transpose(0, 1))
@@ -29,7 +33,7 @@ def test_a_full_size_draw_is_exactly_comfyuis(width: int, height: int) -> None:
     golden = load_file(GOLDEN)
     shape = latent_shape(frames=124, height=height, width=width)
 
-    noise = draw_noise(shape, seed=42, conventions=COMFYUI)
+    noise = draw_noise(shape, seed=42, conventions=COMFYUI).film
 
     flat = {"video": noise.video.flatten(), "audio": noise.audio.transpose(0, 1).flatten()}
     for part, values in flat.items():
@@ -48,8 +52,8 @@ def test_a_full_size_draw_is_exactly_comfyuis(width: int, height: int) -> None:
 def test_diffusers_audio_noise_fills_rows_of_the_same_stream() -> None:
     shape = latent_shape(frames=124, height=544, width=960)
 
-    comfyui = draw_noise(shape, seed=42, conventions=COMFYUI)
-    diffusers = draw_noise(shape, seed=42, conventions=DIFFUSERS)
+    comfyui = draw_noise(shape, seed=42, conventions=COMFYUI).film
+    diffusers = draw_noise(shape, seed=42, conventions=DIFFUSERS).film
 
     assert torch.equal(comfyui.video, diffusers.video)
     rows = diffusers.audio.transpose(1, 2).reshape(-1, 32)
@@ -64,10 +68,49 @@ def test_noise_has_the_runtimes_one_layout_and_leaves_the_global_generator_alone
     before = torch.get_rng_state()
 
     for conventions in (COMFYUI, DIFFUSERS):
-        noise = draw_noise(SMALL, seed=3, conventions=conventions)
+        noise = draw_noise(SMALL, seed=3, conventions=conventions).film
 
         assert noise.video.shape == (24, 2, 4, 6)
         assert noise.audio.shape == (2, 32, 8)
         assert noise.audio.is_contiguous()
         assert noise.video.dtype == noise.audio.dtype == torch.float32
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**53 - 1])
+def test_conditions_are_noised_exactly_as_comfyuis(
+    golden: Callable[[str], dict[str, Tensor]], seed: int
+) -> None:
+    numbers = golden("noise")
+    latents = [numbers[f"cond.seed{seed}.latent{n}"][0] for n in range(2)]
+    shapes = [LatentShape(frames=each.shape[1], height=4, width=6, audio=0) for each in latents]
+
+    noise = draw_noise(SMALL, seed=seed, conventions=COMFYUI, conditions=shapes)
+    rows = [
+        noise_condition(patchify_video(each), own, COMFYUI)
+        for each, own in zip(latents, noise.conditions, strict=True)
+    ]
+
+    assert torch.equal(torch.cat(rows), numbers[f"cond.seed{seed}.rows"])
+    alone = draw_noise(SMALL, seed=seed, conventions=COMFYUI)
+    assert torch.equal(noise.film.video, alone.film.video)  # whose stream they leave alone
+    assert torch.equal(noise.film.audio, alone.film.audio)
+
+
+def test_conditions_draw_before_the_film_in_diffusers() -> None:
+    generator = torch.Generator().manual_seed(11)
+    shapes = [LatentShape(frames=t, height=4, width=w, audio=0) for t, w in ((1, 6), (2, 4))]
+    latents = [torch.randn(24, s.frames, 4, s.width, generator=generator) for s in shapes]
+    generator.manual_seed(5)
+    wanted = [
+        MiniMaxH3Scheduler().scale_noise(each, 0.999, torch.randn(each.shape, generator=generator))
+        for each in latents
+    ]
+    video = torch.randn(24, 2, 4, 6, generator=generator)
+
+    noise = draw_noise(SMALL, seed=5, conventions=DIFFUSERS, conditions=shapes)
+
+    for each, own, expected in zip(latents, noise.conditions, wanted, strict=True):
+        found = noise_condition(patchify_video(each), own, DIFFUSERS)
+        assert torch.equal(found, patchify_video(expected))
+    assert torch.equal(noise.film.video, video)

@@ -7,38 +7,75 @@ import torch
 from diffusers.modular_pipelines.minimax_h3.before_denoise import MiniMaxH3PrepareLayoutStep
 from torch import Tensor
 
+from model.coordinates import grid_axis
 from model.packing import (
-    Clock,
+    ConditionShape,
     PackedLayout,
+    Role,
     Segment,
     Stream,
-    grid_axis,
+    pack,
     pack_rows,
-    pack_t2va,
-    patchify_audio,
-    patchify_video,
     row_timesteps,
     stream_rows,
-    unpatchify_audio,
-    unpatchify_video,
 )
+from model.patches import patchify_audio, patchify_video, unpatchify_audio, unpatchify_video
 from queue_schemas.geometry import LatentShape, latent_shape
 
 SMALL = LatentShape(frames=2, height=4, width=6, audio=8)
-KINDS = {0: Stream.TEXT, 5: Stream.AUDIO, 6: Stream.VIDEO}
-"""ComfyUI's segment kinds in the golden file; 5 and 6 are targets."""
+KINDS = {
+    0: (Stream.TEXT, False),
+    1: (Stream.VIDEO, False),
+    3: (Stream.VIDEO, False),
+    4: (Stream.AUDIO, False),
+    5: (Stream.AUDIO, True),
+    6: (Stream.VIDEO, True),
+}
+"""ComfyUI's segment kinds in the golden file: stream, and whether the sampler moves it."""
 
 
-@pytest.mark.parametrize("case", ["t2va_5f", "t2va_480x288_22f"])
+def sized(role: Role, frames: int = 0, height: int = 0, width: int = 0, *, audio: int = 0) -> ConditionShape:
+    return ConditionShape(
+        role=role, shape=LatentShape(frames=frames, height=height, width=width, audio=audio)
+    )
+
+
+CONDITIONS = {
+    "t2va_5f": [],
+    "t2va_480x288_22f": [],
+    "fl2va_first_39f": [Role.FIRST_FRAME],
+    "fl2va_last_39f": [Role.LAST_FRAME],
+    "fl2va_both_39f": [Role.FIRST_FRAME, Role.LAST_FRAME],
+    "ref2va_mixed": [
+        sized(Role.PICTURE, 1, 4, 12),
+        sized(Role.PICTURE, 1, 12, 4),
+        sized(Role.CLIP, 7, 6, 10, audio=37),
+        sized(Role.CLIP, 2, 6, 6, audio=20),
+        sized(Role.CLIP, 12, 4, 6),
+        sized(Role.SOUND, audio=9),
+    ],
+}
+"""Keyframes have the film's own size."""
+
+
+@pytest.mark.parametrize("case", CONDITIONS)
 def test_rows_and_coordinates_equal_comfyuis(golden: Callable[[str], dict[str, Tensor]], case: str) -> None:
     numbers = golden("layout")
     num_text, frames, height, width, audio = numbers[f"{case}.args"].tolist()
+    conditions = [
+        each if isinstance(each, ConditionShape) else sized(each, 1, height, width)
+        for each in CONDITIONS[case]
+    ]
 
-    layout = pack_t2va(num_text, LatentShape(frames=frames, height=height, width=width, audio=audio))
+    layout = pack(
+        num_text,
+        LatentShape(frames=frames, height=height, width=width, audio=audio),
+        conditions=conditions,
+    )
 
-    segments = [(segment.start, segment.stop, segment.stream, segment.target) for segment in layout.segments]
+    segments = [(each.start, each.stop, each.stream, each.target) for each in layout.segments]
     assert segments == [
-        (start, stop, KINDS[kind], kind != 0) for start, stop, kind in numbers[f"{case}.segments"].tolist()
+        (start, stop, *KINDS[kind]) for start, stop, kind in numbers[f"{case}.segments"].tolist()
     ]
     assert layout.position_ids.dtype == torch.float64
     assert torch.equal(layout.position_ids.float(), numbers[f"{case}.position_ids"].float())
@@ -53,7 +90,7 @@ def test_rows_and_coordinates_equal_comfyuis(golden: Callable[[str], dict[str, T
 def test_coordinates_at_960x544_are_the_known_ones() -> None:
     shape = latent_shape(frames=124, width=960, height=544)
 
-    layout = pack_t2va(256, shape)
+    layout = pack(256, shape)
 
     h, w = grid_axis(shape.height, shape=shape), grid_axis(shape.width, shape=shape)
     assert (len(h), len(w), layout.num_rows) == (17, 30, 19_540)
@@ -73,7 +110,7 @@ def test_coordinates_at_960x544_are_the_known_ones() -> None:
 def test_coordinates_at_1344x768_are_the_known_ones() -> None:
     shape = latent_shape(frames=345, width=1344, height=768)
 
-    layout = pack_t2va(500, shape)
+    layout = pack(500, shape)
 
     h, w = grid_axis(shape.height, shape=shape), grid_axis(shape.width, shape=shape)
     assert (len(h), len(w), layout.num_rows) == (24, 42, 104_466)
@@ -84,7 +121,7 @@ def test_coordinates_at_1344x768_are_the_known_ones() -> None:
 def test_tags_name_the_modality_and_vision_rows_keep_their_text_place() -> None:
     text_tags = torch.tensor([1, 0, 0, 1])
 
-    layout = pack_t2va(4, SMALL, text_tags=text_tags)
+    layout = pack(4, SMALL, text_tags=text_tags)
 
     assert layout.tags.tolist() == [1, 0, 0, 1] + 16 * [2] + 12 * [0]
     assert layout.position_ids[:4].tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0], [3, 0, 0]]
@@ -92,11 +129,11 @@ def test_tags_name_the_modality_and_vision_rows_keep_their_text_place() -> None:
 
 def test_tags_that_do_not_fit_the_text_are_refused() -> None:
     with pytest.raises(ValueError, match="4 text rows need as many tags"):
-        pack_t2va(4, SMALL, text_tags=torch.ones(3, dtype=torch.int64))
+        pack(4, SMALL, text_tags=torch.ones(3, dtype=torch.int64))
 
 
 def test_text_and_video_run_at_the_videos_timestep_and_audio_at_its_own() -> None:
-    layout = pack_t2va(3, SMALL)
+    layout = pack(3, SMALL)
 
     timesteps, index = row_timesteps(layout, t_video=0.6, t_audio=0.25)
 
@@ -106,29 +143,65 @@ def test_text_and_video_run_at_the_videos_timestep_and_audio_at_its_own() -> Non
 
 
 def test_equal_timesteps_are_one() -> None:
-    timesteps, index = row_timesteps(pack_t2va(3, SMALL), t_video=0.0, t_audio=0.0)
+    timesteps, index = row_timesteps(pack(3, SMALL), t_video=0.0, t_audio=0.0)
 
     assert timesteps.tolist() == [0.0]
     assert index.unique().tolist() == [0]
 
 
+def test_conditions_run_at_clocks_of_their_own_as_soon_as_they_are_there() -> None:
+    picture, sound = sized(Role.PICTURE, 1, 2, 2), sized(Role.SOUND, audio=1)
+
+    def told(t_video: float, *conditions: ConditionShape) -> list[float]:
+        layout = pack(1, SMALL, conditions=conditions)
+        timesteps, index = row_timesteps(layout, t_video=t_video, t_audio=0.25)
+        assert len(timesteps) == len(timesteps.unique())
+        return timesteps[index].tolist()
+
+    early, late, exact = 0.5, 0.9995, torch.tensor(0.999).item()
+    film = [0.25] * 16 + [early] * 12
+    assert told(early) == [early, *film]
+    assert told(early, picture) == [early, exact, *film]
+    assert told(early, picture, sound) == [early, exact, 1.0, 1.0, *film]
+    assert told(late, picture)[:2] == [torch.tensor(late).item()] * 2  # never less clean than the film
+
+
+def test_a_conditions_rows_are_told_and_a_clips_sound_is_among_them() -> None:
+    conditions = [
+        sized(Role.PICTURE, 1, 4, 4),
+        sized(Role.CLIP, 2, 2, 4, audio=3),
+        sized(Role.SOUND, audio=2),
+        sized(Role.SOUND),
+    ]
+
+    layout = pack(5, SMALL, conditions=conditions)
+
+    assert [layout.condition_rows(n) for n in range(4)] == [
+        range(5, 9),
+        range(9, 19),
+        range(19, 23),
+        range(0),
+    ]
+    assert layout.num_rows == 23 + SMALL.audio_tokens + SMALL.video_tokens
+
+
 def test_streams_in_several_runs_keep_their_order() -> None:
-    """The shape of a request with references: a clip with its sound stands before the targets."""
     kinds = [
-        (Stream.TEXT, 2, False),
-        (Stream.AUDIO, 1, False),
-        (Stream.VIDEO, 3, False),
-        (Stream.AUDIO, 2, True),
-        (Stream.VIDEO, 4, True),
+        (Stream.TEXT, 2, None),
+        (Stream.AUDIO, 1, 0),
+        (Stream.VIDEO, 3, 0),
+        (Stream.AUDIO, 2, None),
+        (Stream.VIDEO, 4, None),
     ]
     segments, start = [], 0
-    for stream, rows, target in kinds:
-        segments.append(Segment(stream=stream, start=start, stop=start + rows, target=target))
+    for stream, rows, condition in kinds:
+        segments.append(Segment(stream=stream, start=start, stop=start + rows, condition=condition))
         start += rows
+    nothing = torch.zeros(12, dtype=torch.int64)
     layout = PackedLayout(
         segments=tuple(segments),
-        tags=torch.zeros(12, dtype=torch.int64),
-        clocks=torch.full((12,), Clock.VIDEO),
+        tags=nothing,
+        clocks=nothing,
         position_ids=torch.zeros(12, 3, dtype=torch.float64),
     )
     text, audio, video = (torch.arange(n)[:, None] + base for n, base in ((2, 0), (3, 100), (7, 200)))
@@ -182,7 +255,7 @@ def test_rows_tags_and_coordinates_equal_diffusers(frames: int, height: int, wid
     shape = latent_shape(frames=frames, height=height, width=width)
     tags = torch.tensor([1, 0, 0, 1, 1])
 
-    layout = pack_t2va(len(tags), shape, text_tags=tags)
+    layout = pack(len(tags), shape, text_tags=tags)
 
     positions, row_tags, video_rows, audio_rows, text_rows, *_ = (
         MiniMaxH3PrepareLayoutStep.build_packed_sequence(

@@ -80,7 +80,7 @@ def run(
     plan = plan_sigmas(schedule, steps=steps, shift_video=12.0, shift_audio=3.0, conventions=conventions)
     return denoise(
         network,
-        noise=draw_noise(SMALL, seed=seed, conventions=conventions),
+        noise=draw_noise(SMALL, seed=seed, conventions=conventions).film,
         plan=plan,
         sampler=sampler,
         conventions=conventions,
@@ -153,7 +153,7 @@ def smooth_network(latents: Latents, timesteps: Timesteps) -> Latents:
 @pytest.mark.parametrize("steps", [1, 2, 8, 20, 49])
 def test_the_diffusers_preset_equals_its_scheduler_to_the_last_bit(steps: int) -> None:
     video_scheduler, audio_scheduler = MiniMaxH3Scheduler(shift=12.0), MiniMaxH3Scheduler(shift=3.0)
-    want = draw_noise(SMALL, seed=42, conventions=DIFFUSERS)
+    want = draw_noise(SMALL, seed=42, conventions=DIFFUSERS).film
     for scheduler in (video_scheduler, audio_scheduler):
         scheduler.set_timesteps(steps + 1)
     for video_t, audio_t in zip(video_scheduler.timesteps, audio_scheduler.timesteps, strict=True):
@@ -171,7 +171,7 @@ def test_the_diffusers_preset_equals_its_scheduler_to_the_last_bit(steps: int) -
 def test_carried_and_own_audio_are_the_same_euler_path_in_float32() -> None:
     plan = plan_sigmas(Schedule.LINEAR, steps=20, shift_video=12.0, shift_audio=3.0, conventions=COMFYUI)
     common = {"compute_dtype": torch.float32, "on_progress": lambda _: None, "cancelled": lambda: False}
-    noise = draw_noise(SMALL, seed=42, conventions=DIFFUSERS)
+    noise = draw_noise(SMALL, seed=42, conventions=DIFFUSERS).film
 
     carried = denoise(
         smooth_network, noise=noise, plan=plan, sampler=Sampler.EULER, conventions=COMFYUI, **common

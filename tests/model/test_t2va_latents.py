@@ -16,7 +16,7 @@ from model.dit import H3Transformer
 from model.latents import Latents
 from model.network import PackedNetwork
 from model.noise import draw_noise
-from model.packing import pack_t2va
+from model.packing import pack
 from model.sigmas import plan_sigmas
 from queue_schemas.conventions import COMFYUI, DIFFUSERS, Conventions
 from queue_schemas.geometry import LatentShape, latent_shape
@@ -59,7 +59,7 @@ def network_for(
     return PackedNetwork(
         transformer,
         text_embeds,
-        layout=pack_t2va(len(text_embeds), shape),
+        layout=pack(len(text_embeds), shape),
         shape=shape,
         attention=resolve_attention("auto", text_embeds.device)[1],
         conventions=conventions,
@@ -80,7 +80,7 @@ def generate(
 ) -> Latents:
     return denoise(
         network_for(transformer, text_embeds, shape=shape, conventions=conventions),
-        noise=draw_noise(shape, seed=seed, conventions=conventions).to(text_embeds.device),
+        noise=draw_noise(shape, seed=seed, conventions=conventions).film.to(text_embeds.device),
         plan=plan_sigmas(
             schedule, steps=steps, shift_video=shift_video, shift_audio=3.0, conventions=conventions
         ),
@@ -240,7 +240,7 @@ def test_the_diffusers_preset_ends_in_the_latents_of_diffusers_own_pipeline(
         schedule=PRESET_SCHEDULE[ConventionsName.DIFFUSERS],
     )
 
-    noise = draw_noise(shape, seed=film.seed, conventions=DIFFUSERS)
+    noise = draw_noise(shape, seed=film.seed, conventions=DIFFUSERS).film
     for half in ("video", "audio"):
         found, expected = getattr(latents, half), getattr(wanted, half)
         assert relative_l2(found, expected) < 1e-5  # 1.5e-7 where this was written
@@ -332,7 +332,7 @@ def test_no_step_waits_for_the_gpu(golden: Golden, gpu: torch.device, convention
     text_embeds = golden("transformer_full")["t2va.in.text"][0].to(gpu)
     network = network_for(transformer, text_embeds, shape=SMALL, conventions=conventions)
     plan = plan_sigmas(Schedule.SIMPLE, steps=4, shift_video=12.0, shift_audio=3.0, conventions=conventions)
-    state, previous_x0 = draw_noise(SMALL, seed=3, conventions=conventions).to(gpu), None
+    state, previous_x0 = draw_noise(SMALL, seed=3, conventions=conventions).film.to(gpu), None
     sampler = Sampler.RES_MULTISTEP if conventions.audio_clock == "carried" else Sampler.EULER
 
     for step in range(plan.steps):

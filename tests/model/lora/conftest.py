@@ -15,7 +15,7 @@ from lora_numbers import FULL
 
 from model.attention import resolve_attention
 from model.dit import H3Transformer
-from model.packing import pack_t2va, row_timesteps
+from model.packing import pack, row_timesteps
 from queue_schemas.conventions import COMFYUI
 from queue_schemas.geometry import LatentShape
 
@@ -26,7 +26,7 @@ NUM_TEXT = 7
 def request_rows() -> dict[str, Any]:
     """Rows, timesteps and layout of the request; `text_embeds` come before `condition_proj`."""
     shape, generator = LatentShape(frames=3, height=4, width=6, audio=5), torch.Generator().manual_seed(5)
-    layout = pack_t2va(NUM_TEXT, shape)
+    layout = pack(NUM_TEXT, shape)
     timesteps, timestep_index = row_timesteps(layout, t_video=4 / 16, t_audio=10 / 16)
     return {
         "video_rows": torch.randn(shape.video_tokens, FULL.video_row_dim, generator=generator),
