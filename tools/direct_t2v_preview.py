@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from client.given_references import parse_reference, with_media
 from client.settings import ClientSettings
 from queue_schemas.command_lines import number_option, run_command_line
 from queue_schemas.jobs import ConventionsName, VaeDtype
@@ -35,6 +36,19 @@ def preview(
     frames: Annotated[int | None, number_option(help="17n + 5 frames at 24 fps [124; h3-tiny 22]")] = None,
     steps: Annotated[int | None, number_option(help="Model evaluations [20; h3-tiny 8]")] = None,
     seed: Annotated[int | None, number_option(help="Drawn, and told, when left out")] = None,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|LINK[,OPTION=VALUE]...",
+            help="A picture, clip or sound to refer to; may be repeated, in order. Options as of h3 submit",
+        ),
+    ] = None,
+    first_frame: Annotated[
+        str | None, typer.Option(metavar="FILE|LINK", help="The picture it begins with")
+    ] = None,
+    last_frame: Annotated[
+        str | None, typer.Option(metavar="FILE|LINK", help="The picture it ends with")
+    ] = None,
     output: Annotated[Path, typer.Option(help="The mp4 to write")] = Path("outputs/preview.mp4"),
     models_dir: Annotated[Path | None, typer.Option(help="ComfyUI models folder [H3_MODELS_DIR]")] = None,
     checkpoint: Annotated[
@@ -66,16 +80,18 @@ def preview(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors")] = False,
 ) -> None:
     """Make one film from a prompt on this machine, without a queue."""
-    job = {
-        "prompt": prompt, "width": width, "height": height, "frames": frames, "steps": steps, "seed": seed,
-        "vae_dtype": vae_dtype, "vae_tile_size": vae_tile_size, "conventions": conventions,
-    }  # fmt: skip
     level = logging.INFO if progress else logging.WARNING
     with reported(Output(quiet=quiet), level=level) as said:
         settings = settings_with(said, models_dir=models_dir, checkpoint=checkpoint)
+        job = {
+            "prompt": prompt, "width": width, "height": height, "frames": frames, "steps": steps,
+            "seed": seed, "vae_dtype": vae_dtype, "vae_tile_size": vae_tile_size, "conventions": conventions,
+            "references": [parse_reference(text) for text in reference] if reference else None,
+            "first_frame": first_frame, "last_frame": last_frame,
+        }  # fmt: skip
         facts = preview_film(
             ClientSettings.from_environment().job_defaults()
-            | {name: value for name, value in job.items() if value is not None},
+            | with_media({name: value for name, value in job.items() if value is not None}),
             {
                 "models_dir": settings.models_dir,
                 "checkpoint": settings.checkpoint,

@@ -26,6 +26,7 @@ from worker.options import (
     EngineUrl,
     Fleet,
     Host,
+    InputRoot,
     Json,
     Loras,
     ModelsDir,
@@ -80,6 +81,7 @@ def run(
     drop_cache: DropCache = False,
     device: Device = None,
     output_dir: OutputDir = None,
+    input_root: InputRoot = None,
     port: Port = None,
     node: Node = None,
     pullers: Pullers = 2,
@@ -116,6 +118,7 @@ def run(
             "--audio-vae": audio_vae,
             "--lora-time-embedder": lora_time_embedder,
             "--device": device,
+            "--input-root": input_root,
         }
         command = module_command("worker.cli", "serve")
         command += [part for name, value in files.items() if value for part in (name, str(value))]
@@ -156,6 +159,7 @@ def serve(
     drop_cache: DropCache = False,
     device: Device = None,
     output_dir: OutputDir = None,
+    input_root: InputRoot = None,
     host: Host = "127.0.0.1",
     port: Port = None,
     node: Node = None,
@@ -189,7 +193,9 @@ def serve(
             profile_memory=profile_memory,
             drop_cache=drop_cache,
         )
-        return Engine(pipeline, output_root=settings.output_dir, node=node_of(settings))
+        return Engine(
+            pipeline, output_root=settings.output_dir, node=node_of(settings), input_root=input_root
+        )
 
     with reported(Output(as_json=as_json, quiet=quiet)) as output:
         settings = settings_with(
@@ -202,6 +208,8 @@ def serve(
             node=node,
         )
         check_output_root(settings.output_dir)
+        if input_root is not None and not input_root.is_dir():
+            raise SettingsError(f"--input-root {input_root} is no folder; name one that requests may read")
         remove_leftovers(settings.output_dir)
         settings = replace(settings, port=settings.port or free_port())  # the node is named by it
         logging.getLogger().addHandler(EngineLog(settings.output_dir, node=node_of(settings)))

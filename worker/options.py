@@ -97,6 +97,14 @@ OutputDir = Annotated[
         help=f"Where films wait for storage; default H3_OUTPUT_DIR [{DEFAULT_OUTPUT_DIR}].",
     ),
 ]
+InputRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--input-root",
+        metavar="FOLDER",
+        help="Requests to the engine may name files below it by path [none: keys and https links only].",
+    ),
+]
 Node = Annotated[
     str | None,
     typer.Option("--node", metavar="NAME", help="This node's name; default H3_NODE [host name and port]."),

@@ -6,14 +6,20 @@ The engine is the same one that serves jobs, so the film and its facts are those
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from media.errors import ReferenceUnreadableError
 from model.lora.files import split_source
 from queue_schemas.events import ProgressEvent, Stage
+from queue_schemas.jobs import Job
+from queue_schemas.references import MediaSource, Medium, is_local
 from queue_schemas.requests import parse_request
 from queue_schemas.results import GenerateResult
 from worker.film_path import film_path
+from worker.gathering import Gathered, Sources, gather
 from worker.output_root import check_writable
+from worker.reference_folder import ReferenceFolder
 
 TINY_DEFAULTS: Final = {"width": 256, "height": 160, "frames": 22, "steps": 8}
 """What h3-tiny makes where nothing is said: seconds on a CPU. Real weights get the job's own defaults."""
@@ -26,28 +32,67 @@ def preview_film(
     """Make the film of a job's `fields` with the models of `files`; return its facts, flat.
 
     `files` are the arguments of `model.pipeline.load_pipeline`; a LoRA among them may end in `:STRENGTH`, and
-    all are applied. The request and the place of the film are checked before anything is loaded.
-    Raises InvalidRequestError, OutputRootError, ModelError, MediaError.
+    all are applied. The request, its media (paths of this machine, or links) and the place of the film are
+    checked before anything is loaded.
+    Raises InvalidRequestError, OutputRootError, ReferenceUnreachableError, ModelError, MediaError.
     """
     loras = [_strength_of(text) for text in files.get("loras", ())]
     files = {**files, "loras": [source for source, _ in loras]}
     asked = [{"name": split_source(source)[0], "strength": strength} for source, strength in loras]
     delivery = {**fields, "output": output.name, **({"loras": asked} if asked else {})}
-    seed = parse_request(delivery, checkpoint="preview").job.seed  # keeps it when the name is known
+    job = parse_request(delivery, checkpoint="preview").job
     check_writable(output.parent, remedy="name another file by --output")
     film_path(output.parent.resolve(), output.name)
+    delivery["seed"] = job.seed  # kept when the checkpoint's name is known
+    with TemporaryDirectory(prefix="h3-preview-") as folder, _gathered(job, Path(folder)) as gathered:
+        return _make(delivery, files, gathered, output=output, tell=tell)
 
+
+def _gathered(job: Job, folder: Path) -> Gathered:
+    """Have the job's files in `folder`, their headers looked at. Raises ReferenceUnreadableError."""
+    here = job.with_media(_by_path)
+    gathered = gather(here, Sources(folder=ReferenceFolder(folder), input_root=Path("/")))
+    if gathered.files:
+        from media.references import look_at  # noqa: PLC0415 - Pillow and libav
+
+        try:
+            look_at(gathered.asked, gathered.files)
+        except BaseException:
+            gathered.close()
+            raise
+    return gathered
+
+
+def _by_path(medium: Medium) -> MediaSource:
+    """Return where a file of this machine lies, whatever folder this process is in; a link stays as it is."""
+    if not is_local(medium.source):
+        return MediaSource(source=medium.source, sha256=medium.sha256)
+    path = Path(medium.source).expanduser().absolute()
+    if not path.is_file():
+        raise ReferenceUnreadableError(
+            "there is no such file; check its name and folder", file=medium.source, place=medium.place
+        )
+    return MediaSource(source=str(path), sha256=medium.sha256)
+
+
+def _make(
+    delivery: dict[str, Any], files: Mapping[str, Any], gathered: Gathered, *, output: Path, tell: Tell
+) -> dict[str, Any]:
+    """Load the models and make the film, now that everything else is known to be fine."""
     from model.pipeline import load_pipeline, uses_h3_tiny  # noqa: PLC0415 - torch, for a request that is fine
     from worker.engine import Engine  # noqa: PLC0415
 
     defaults = TINY_DEFAULTS if uses_h3_tiny(**_named(files)) else {}
+    media = gathered.job.model_dump(mode="json", include={"references", "first_frame", "last_frame"})
     engine = Engine(load_pipeline(**files, on_progress=tell), output_root=output.parent)
     stop = threading.Event()
     try:
         request = parse_request(
-            {**defaults, **delivery, "seed": seed}, checkpoint=engine.checkpoint, loras=engine.loras
+            {**defaults, **delivery, **media}, checkpoint=engine.checkpoint, loras=engine.loras
         )
-        result = engine.generate(request, on_event=lambda event: tell(_line(event)), cancelled=stop.is_set)
+        result = engine.generate(
+            request, gathered, on_event=lambda event: tell(_line(event)), cancelled=stop.is_set
+        )
     finally:
         stop.set()  # Ctrl-C: the GPU thread ends at its next step
         engine.close()
@@ -91,5 +136,6 @@ def _facts(result: GenerateResult, output: Path) -> dict[str, Any]:
         "device": result.environment.device,
         "sha256": result.files[0].sha256,
         "seconds": result.seconds.model_dump(exclude_none=True),
+        "references": [receipt.model_dump(mode="json", exclude_none=True) for receipt in result.references],
         "notes": [*result.notes, *(synthetic if result.checkpoint.weights == "random" else [])],
     }

@@ -1,7 +1,7 @@
 """A puller or a janitor as a program of its own, with times that a test can wait for.
 
-Arguments: `pull` or `janitor`, and JSON that replaces fields of LeaseTimes; `link_server` in it, the file of a
-certificate, lets links lead to a server of this machine. Everything else is in the environment.
+Arguments: `pull` or `janitor`, and JSON that replaces fields of LeaseTimes; `link_server` in it, the path of
+a certificate, lets links lead to a server of this machine. Everything else is in the environment.
 """
 
 import json
