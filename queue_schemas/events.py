@@ -14,6 +14,7 @@ class Stage(StrEnum):
 
     WAITING = "waiting"
     TEXT_ENCODE = "text_encode"
+    REFERENCE_ENCODE = "reference_encode"
     DENOISE = "denoise"
     VIDEO_DECODE = "video_decode"
     AUDIO_DECODE = "audio_decode"
