@@ -15,7 +15,7 @@ from queue_schemas.jobs import JOB_ADAPTER
 from queue_schemas.nodes import NodeCard
 from queue_schemas.published import PublishedFiles
 from queue_schemas.requests import T2VARequest
-from queue_schemas.results import EngineReady, GenerateResult, Manifest
+from queue_schemas.results import EngineReady, GenerateResult, Manifest, StoredReference
 from queue_schemas.summaries import SweepSummary
 from queue_schemas.sweeps import Sweep
 
@@ -29,6 +29,7 @@ def json_schemas() -> dict[str, str]:
         "generate-request": {**T2VARequest.model_json_schema(), "required": ["prompt"]},
         "event": EVENT_ADAPTER.json_schema(),
         "generate-result": GenerateResult.model_json_schema(),
+        "stored-reference": StoredReference.model_json_schema(),
         "engine-ready": EngineReady.model_json_schema(),
         "manifest": Manifest.model_json_schema(),
         "benchmark-record": BenchmarkRecord.model_json_schema(),

@@ -14,8 +14,8 @@ from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import Job
 
 _SHAPES: Final = 64
-Shape = tuple[int, int, int]
-"""Width, height, frames."""
+Shape = tuple[int, int, int, int]
+"""Width, height, frames, and how many files it was given: references lengthen every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Paces:
 
     def start(self, job: Job) -> RunningJob:
         """Begin to watch a job whose turn on the GPU has come."""
-        shape = (job.width, job.height, job.frames)
+        shape = (job.width, job.height, job.frames, len(job.media))
         return RunningJob(shape, job.steps, self._known.get(shape), self._clock)
 
     def finish(self, running: RunningJob) -> None:
