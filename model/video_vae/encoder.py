@@ -2,8 +2,9 @@
 
 The one thing to know: no frame sees a later one, and norms look at one frame at a time, so the first latents
 of a clip are the same whatever follows. Parameter names are those of ComfyUI's checkpoints; everything is
-float32 (the rule of diffusers 0.42.1). Module state is undefined until a checkpoint is loaded. Knows nothing
-about clips, tiles, posteriors or bytes.
+float32 (the rule of diffusers 0.42.1). Activations lie with their channels last, as cuDNN's kernels want
+them: on an H200 that, and one copy for both paddings, made an encode 1.4 times as fast. Module state is
+undefined until a checkpoint is loaded. Knows nothing about clips, tiles, posteriors or bytes.
 
 Shapes: B tiles, T frames of H x W pixels, t = 1 + (T - 1) / 4 latent frames, h = H / 16, w = W / 16,
 C channels of a level.
@@ -22,29 +23,53 @@ KERNEL = 3
 
 
 class CausalConv3d(nn.Conv3d):
-    """A 3 x 3 x 3 convolution of the frame at hand and the two before it; zeros stand before the first.
+    """A 3 x 3 x 3 convolution of the frame at hand and the two before it; zeros stand before the first."""
 
-    Knows no borders in space: whoever calls it has padded them.
-    """
-
-    def __init__(self, dim_in: int, dim_out: int, *, stride: tuple[int, int, int] = (1, 1, 1)) -> None:
+    def __init__(
+        self, dim_in: int, dim_out: int, *, stride: tuple[int, int, int] = (1, 1, 1), before: int = 1
+    ) -> None:
+        """`before` is the border on the near sides; on the far ones it is 1."""
         super().__init__(dim_in, dim_out, KERNEL, stride=stride)
+        self.before = before
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[2] == 1:  # a picture: two thirds of the sums would be of zeros
-            return F.conv3d(x, self.weight[:, :, -1:], self.bias, self.stride)
-        return F.conv3d(F.pad(x, (0, 0, 0, 0, KERNEL - 1, 0)), self.weight, self.bias, self.stride)
+            padded, weight = bordered(x, before=self.before, frames=0), self.weight[:, :, -1:]
+        else:
+            padded, weight = bordered(x, before=self.before, frames=KERNEL - 1), self.weight
+        return F.conv3d(padded, weight, self.bias, self.stride)
+
+
+def bordered(x: Tensor, *, before: int, frames: int) -> Tensor:
+    """Pad [B, C, T, H, W] by `frames` of zeros in front, and each frame by what lies inside its borders.
+
+    The near borders are `before` wide, 0 or 1, the far ones 1.
+    """
+    batch, channels, length, height, width = x.shape
+    sizes = (batch, channels, length + frames, height + before + 1, width + before + 1)
+    padded = torch.empty(sizes, dtype=x.dtype, device=x.device, memory_format=torch.channels_last_3d)
+    padded[:, :, :frames] = 0
+    inside = padded[:, :, frames:]
+    inside[..., before : before + height, before : before + width] = x
+    inside[..., before : before + height, -1] = x[..., -2]
+    inside[..., before : before + height, :before] = x[..., 1 : 1 + before]
+    inside[..., -1, :] = inside[..., -3, :]
+    inside[..., :before, :] = inside[..., before + 1 : 2 * before + 1, :]
+    return padded
 
 
 class FrameNorm(nn.GroupNorm):
     """Group norm of each frame by itself."""
 
     def forward(self, x: Tensor) -> Tensor:
-        groups = x.unflatten(1, (self.num_groups, -1))  # [B, G, C / G, T, H, W]
-        var, mean = torch.var_mean(groups, dim=(2, 4, 5), correction=0, keepdim=True)
-        scale = self.weight.view(self.num_groups, -1, 1, 1, 1) * (var + self.eps).rsqrt()
-        shift = self.bias.view(self.num_groups, -1, 1, 1, 1) - mean * scale
-        return torch.addcmul(shift, groups, scale).flatten(1, 2)
+        frames = x.permute(0, 2, 3, 4, 1)  # [B, T, H, W, C], as it lies in memory
+        pixels = frames.flatten(2, 3).flatten(0, 1)  # [B T, H W, C]
+        groups = pixels.unflatten(-1, (self.num_groups, -1))  # [B T, H W, G, C / G]
+        var, mean = torch.var_mean(groups, dim=(1, 3), correction=0, keepdim=True)
+        scale = self.weight.view(self.num_groups, -1) * (var + self.eps).rsqrt()  # [B T, 1, G, C / G]
+        shift = self.bias.view(self.num_groups, -1) - mean * scale
+        normed = torch.addcmul(shift.flatten(2), pixels, scale.flatten(2))
+        return normed.view(frames.shape).permute(0, 4, 1, 2, 3)
 
 
 class ResidualBlock(nn.Module):
@@ -59,8 +84,8 @@ class ResidualBlock(nn.Module):
         self.nin_shortcut = nn.Conv3d(dim_in, dim_out, 1) if dim_in != dim_out else None
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.conv1(mirrored(F.silu(self.norm1(x)), before=1))
-        h = self.conv2(mirrored(F.silu(self.norm2(h)), before=1))
+        h = self.conv1(F.silu(self.norm1(x)))
+        h = self.conv2(F.silu(self.norm2(h)))
         return h + (x if self.nin_shortcut is None else self.nin_shortcut(x))
 
 
@@ -69,10 +94,10 @@ class Downsample(nn.Module):
 
     def __init__(self, dim: int, *, time_stride: int, space_stride: int) -> None:
         super().__init__()
-        self.conv = CausalConv3d(dim, dim, stride=(time_stride, space_stride, space_stride))
+        self.conv = CausalConv3d(dim, dim, stride=(time_stride, space_stride, space_stride), before=0)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(mirrored(x, before=0))
+        return self.conv(x)
 
 
 class Level(nn.Module):
@@ -108,10 +133,10 @@ class CausalCnn(nn.Module):
         self.conv_out = CausalConv3d(last, 2 * latent_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.conv_in(mirrored(x, before=1))
+        x = self.conv_in(x)
         for level in self.down:
             x = level(x)
-        return self.conv_out(mirrored(F.silu(self.norm_out(x)), before=1))
+        return self.conv_out(F.silu(self.norm_out(x)))
 
 
 class VideoEncoder(nn.Module):
@@ -138,9 +163,4 @@ class VideoEncoder(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Encode ImageNet-normalised tiles [B, 3, T, H, W] to means and log variances [B, 48, t, h, w]."""
-        return self.quant_conv(self.encoder(pixels))
-
-
-def mirrored(x: Tensor, *, before: int) -> Tensor:
-    """Pad the far sides of a [B, C, T, H, W] by 1, the near ones by `before`, with what lies inside."""
-    return F.pad(x, (before, 1, before, 1, 0, 0), mode="reflect")
+        return self.quant_conv(self.encoder(pixels.contiguous(memory_format=torch.channels_last_3d)))

@@ -16,7 +16,7 @@ from queue_schemas.conventions import COMFYUI, DIFFUSERS, Conventions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TOLERANCE = 1e-5  # reached: 1e-6
+TOLERANCE = 1e-5  # reached: 4e-7
 HALF = 2e-3
 """Relative, of a value that falls to either side of a rounding to float16; they are few."""
 
@@ -123,8 +123,9 @@ def draw_frames(config: VideoVaeConfig, count: int, height: int, width: int) -> 
 
 
 @CONFIGS
-@pytest.mark.parametrize("tiled", [False, True], ids=["whole", "tiled"])
-@pytest.mark.parametrize("count", [1, 5, 17, 18, 22, 39])
+@pytest.mark.parametrize(
+    ("tiled", "count"), [*((False, count) for count in (1, 2, 17, 18, 39)), (True, 1), (True, 22)]
+)
 def test_the_mean_of_a_clip_of_any_length_equals_diffusers(
     config: VideoVaeConfig, tiled: bool, count: int, relative_l2: Callable[[Tensor, Tensor], float]
 ) -> None:
