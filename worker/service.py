@@ -63,6 +63,7 @@ class EngineSlot:
 def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
     """Return the service. `slot.engine` may be set later; until then everything answers 503."""
     threads = ThreadPoolExecutor(SEATS, thread_name_prefix="request")
+    uploads = Lane(threads=2, most=_WAITING, what="taking of files")
     files = Lane(threads=2, most=_WAITING, what="fetching of files")
     checks = Lane(threads=1, most=_WAITING, what="checking of requests")
 
@@ -87,26 +88,25 @@ def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
         return enter
 
     async def ready(request: Request) -> Response:
-        refused = doors.refuse(request)
-        if refused is not None:
-            return refused
-        if slot.engine is None:
-            return JSONResponse({"ready": False, "message": slot.message}, status_code=503)
-        return JSONResponse(slot.engine.ready().model_dump(mode="json"))
+        return doors.refuse(request) or _ready(slot)
 
     async def generate(request: Request, engine: Engine) -> Response:
         refused = _refuse_body(request)
         if refused is not None:
             return refused
-        parsed = await _read_request(request, engine)
-        engine.check(parsed)
+        reservation = request.headers.get(RESERVATION_HEADER)
         with ExitStack() as held:
+            if reservation is not None:  # what is refused keeps no slot
+                held.callback(engine.release, reservation)
+            parsed = await _read_request(request, engine)
+            engine.check(parsed)
             parsed, gathered = await _gather(parsed, engine, lane=files)
             held.enter_context(gathered)
             if parsed.delivery.dry_run:
-                report = await checks.run(partial(engine.describe, gathered))
+                with checks.taken():
+                    report = await checks.run(partial(engine.describe, gathered))
                 return JSONResponse(report.model_dump(mode="json"))
-            engine.take_seat(request.headers.get(RESERVATION_HEADER))
+            engine.take_seat(reservation)
             held.pop_all()  # the call's from here on
         call = _Call(engine, parsed, gathered, loop=asyncio.get_running_loop())
         slot.calls.add(call)
@@ -123,7 +123,8 @@ def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
         return JSONResponse(_reserve(engine, act, await _read_body(request)).model_dump(mode="json"))
 
     async def upload(request: Request, engine: Engine) -> Response:
-        return await receive_reference(request, engine.sources.folder, lane=files)
+        with uploads.taken():
+            return await receive_reference(request, engine.sources.folder, lane=uploads)
 
     async def film(request: Request, engine: Engine) -> Response:
         return serve_film(engine.output_root, request.path_params["name"])
@@ -148,13 +149,20 @@ def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
     return app
 
 
+def _ready(slot: EngineSlot) -> Response:
+    if slot.engine is None:
+        return JSONResponse({"ready": False, "message": slot.message}, status_code=503)
+    return JSONResponse(slot.engine.ready().model_dump(mode="json"))
+
+
 async def _gather(
     request: GenerateRequest, engine: Engine, *, lane: Lane
 ) -> tuple[GenerateRequest, Gathered]:
     """Have a request's files here, and look at it again now that the job has its identity."""
     if not request.job.media:
         return request, Gathered(request.job, request.job)
-    gathered = await lane.run(partial(gather, request.job, engine.sources))
+    with lane.taken():
+        gathered = await lane.run(partial(gather, request.job, engine.sources))
     try:
         request = request.model_copy(update={"job": gathered.job})
         engine.check(request)

@@ -37,7 +37,7 @@ class _Received:
 async def receive_reference(request: Request, folder: ReferenceFolder, *, lane: Lane) -> Response:
     """Take the body of `request` into `folder`; `lane` is where files are written and looked at.
 
-    Raises InvalidRequestError, ReferenceUnreadableError, ReferenceFolderError, EngineBusyError.
+    Raises InvalidRequestError, ReferenceUnreadableError, ReferenceFolderError.
     """
     kind = _kind(request)
     limit = KIND_BYTES[kind] if kind else max(KIND_BYTES.values())

@@ -224,6 +224,20 @@ def test_over_http_a_slot_is_reserved_confirmed_kept_and_presented(
         assert door.reserve() is not None
 
 
+def test_over_http_a_job_that_is_refused_keeps_no_slot(engine_url: str, make_fields: MakeFields) -> None:
+    address = EngineAddress(engine_url)
+    with SlotDoor(address) as door, EngineClient(address) as engine:
+        token = door.reserve()
+        assert token is not None
+        door.confirm(token, run_id="a")
+        gone = make_fields(workflow="fl2va", first_frame=f"references/{'ab' * 32}.png")
+
+        with pytest.raises(EngineAnswerError, match="not known here"):
+            engine.generate(gone, on_event=ignore, busy_seconds=0, reservation=token)
+
+        assert door.reserve() is not None
+
+
 def test_over_http_a_lost_reservation_is_told_from_a_busy_engine(
     engine_url: str, engine: Engine, make_fields: MakeFields
 ) -> None:
