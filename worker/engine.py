@@ -28,6 +28,7 @@ from queue_schemas.requests import GenerateRequest
 from queue_schemas.reservations import Confirmation, Reservation
 from queue_schemas.results import EngineReady, GenerateResult
 from storage.links import DEFAULT_RULES, LinkRules
+from worker.decoding import check_media, decode_media
 from worker.errors import EngineBusyError, SlotClosedError
 from worker.film_path import film_folder, film_path
 from worker.gathering import Gathered, Sources
@@ -128,12 +129,9 @@ class Engine:
 
         Raises ReferenceUnreadableError.
         """
-        from media.checking import check_request  # noqa: PLC0415 - for whoever asks
-
-        report = check_request(gathered.asked, gathered.files)
-        job = gathered.job.model_dump(mode="json")
+        report = check_media(gathered)
         notes = [*report.notes, *_lora_notes(gathered.job, self._pipeline.card())]
-        return report.model_copy(update={"job": job, "notes": notes})
+        return report.model_copy(update={"notes": notes})
 
     def generate(
         self,
@@ -205,7 +203,7 @@ class Engine:
         try:
             try:
                 started = time.monotonic()
-                media = _prepare(gathered)
+                media = decode_media(gathered)
                 lined_up = time.monotonic()
                 future = self._gpu.submit(self._denoise, request.job, media, on_event, cancelled)
             except BaseException:
@@ -313,15 +311,6 @@ class Engine:
 
 def _lora_notes(job: Job, card: PipelineCard) -> list[str]:
     return lora_notes(job, card.loras, transformer_task=card.checkpoint.transformer_task)
-
-
-def _prepare(gathered: Gathered | None) -> list["PreparedMedia"]:
-    """Decode a job's files. Raises ReferenceUnreadableError, which calls them as whoever asked did."""
-    if gathered is None or not gathered.files:
-        return []
-    from media.references import prepare_references  # noqa: PLC0415 - Pillow, for a job that has a use for it
-
-    return prepare_references(gathered.asked, gathered.files)
 
 
 def _await_gpu(future: Future[_Made], cancelled: Cancelled) -> _Made:

@@ -22,7 +22,7 @@ from worker.engine import Engine
 from worker.errors import EngineBusyError, job_error
 from worker.film_path import film_folder
 from worker.gathering import Gathered, Sources, gather
-from worker.reference_folder import ReferenceFolder
+from worker.reference_folder import ReferenceFolder, ReferenceFolderError
 
 MakeRequest = Callable[..., GenerateRequest]
 
@@ -237,6 +237,27 @@ def test_a_file_that_cannot_be_decoded_never_reaches_the_gpu_and_frees_the_engin
     assert job_error(caught.value).code is ErrorCode.REFERENCE_UNREADABLE
     assert (pipeline.steps_run, engine.ready().busy) == (0, False)
     assert engine.generate(make_request(), on_event=ignore, cancelled=never).media is not None
+
+
+def test_a_disk_that_takes_no_decoded_clip_is_a_clear_state(
+    engine: Engine, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    small_media.clip(tmp_path / "walk.mp4")  # 442,368 bytes as pixels
+    asked = make_request(workflow="ref2va", references=[{"kind": "video", "source": "walk.mp4"}], frames=39)
+    sources = Sources(folder=ReferenceFolder(tmp_path / "engine"), input_root=tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    with gather(asked.job, sources) as gathered:
+        request = asked.model_copy(update={"job": gathered.job})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+        try:
+            with pytest.raises(ReferenceFolderError, match="make room there") as caught:
+                engine.generate(request, gathered, on_event=ignore, cancelled=never)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert job_error(caught.value).retryable
+    assert not engine.ready().busy
 
 
 def test_an_error_of_the_pipeline_frees_the_engine(engine: Engine, make_request: MakeRequest) -> None:
