@@ -7,12 +7,13 @@ settings from the environment; it appends one JSON line per job to FILE: when it
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from media.prepared import PreparedMedia
 from model.base import Generation, OnProgress, PipelineCard
 from model.errors import GenerationCancelledError, WrongCheckpointError
 from queue_schemas.benchmark import Backends, CheckpointFile, CheckpointSet, Seconds, Tokens
@@ -50,7 +51,14 @@ class TimedPipeline:
         if job.checkpoint != CHECKPOINT:
             raise WrongCheckpointError(wanted=job.checkpoint, resident=CHECKPOINT)
 
-    def generate(self, job: Job, *, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Generation:
+    def generate(
+        self,
+        job: Job,
+        media: Sequence[PreparedMedia] = (),
+        *,
+        on_progress: OnProgress,
+        cancelled: Callable[[], bool],
+    ) -> Generation:
         began = time.monotonic()
         for step in range(1, job.steps + 1):
             if cancelled():

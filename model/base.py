@@ -7,11 +7,12 @@ Shapes: F frames of height H and width W; N samples per channel.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from media.prepared import PreparedMedia
 from queue_schemas.benchmark import Backends, CheckpointSet, Seconds, Tokens
 from queue_schemas.events import ProgressEvent
 from queue_schemas.jobs import Job
@@ -70,12 +71,13 @@ class Pipeline(Protocol):
     def generate(
         self,
         job: Job,
-        media: Sequence[Any] = (),
+        media: Sequence[PreparedMedia] = (),
         *,
         on_progress: OnProgress,
         cancelled: Callable[[], bool],
     ) -> Generation:
         """Make the film; `media` are the job's, as `media.references.prepare_references` returns them.
 
-        `cancelled` is asked before every step. Raises `model.errors.ModelError`.
+        `cancelled` is asked before every step, and every 17 frames of a clip. Raises
+        `model.errors.ModelError`.
         """

@@ -200,6 +200,29 @@ class OutputRejectedError(ModelError):
         self.what = what
 
 
+class ReferenceUnusedError(ModelError):
+    """Raised when a keyframe or reference of a job would leave the film as if it had not been given."""
+
+    code = ErrorCode.OUTPUT_REJECTED
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"{place} conditions nothing: {reason}; no film was made without it")
+        self.place, self.reason = place, reason
+
+
+class TransformerTaskError(ModelError):
+    """Raised when a job needs a transformer of another task than the ones that are resident."""
+
+    code = ErrorCode.CHECKPOINT_MISMATCH
+
+    def __init__(self, *, workflow: str, task: str, resident: str) -> None:
+        super().__init__(
+            f"checkpoint {resident!r} has the transformer for {task}, which cannot make {workflow};"
+            f" name the one for {workflow} in its resident set"
+        )
+        self.workflow, self.task, self.resident = workflow, task, resident
+
+
 class GenerationCancelledError(ModelError):
     """Raised at the first step boundary after a cancel, `step` being the step that was not begun."""
 

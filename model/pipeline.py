@@ -8,55 +8,50 @@ Shapes: L text rows; latents as in `latents.py`; F frames of H × W pixels; N sa
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from model.attention import AttentionFn, available_attention, resolve_attention
-from model.audio_vae import decode_waveform, fit_length, limit_loudness
+from media.prepared import PreparedMedia
+from model.attention import available_attention, resolve_attention
+from model.audio_vae import decode_waveform, encode_sound, fit_length, limit_loudness
 from model.base import Generation, OnProgress, PipelineCard
-from model.checkpoints.header import OpenCheckpoint
+from model.condition_receipts import make_receipts
+from model.conditions import Condition, bind, encode_condition, in_packed_order, show, watching
 from model.denoise import denoise
-from model.errors import DeviceUnavailableError, GenerationCancelledError, WrongCheckpointError
-from model.loading.files import ResidentFiles, find_files
-from model.loading.models import Models, OnLoad, load_models, load_video_decoder
-from model.loading.plans import check_files
-from model.loading.transfer import drop_page_cache
-from model.lora.adaln import read_time_embedder
-from model.lora.cards import registry_of
-from model.lora.resident import ResidentLoras, plan_loras
-from model.modulations import ModulationCache
-from model.network import PackedNetwork
-from model.noise import draw_noise
-from model.packing import pack
+from model.denoiser import Denoiser
+from model.dit.timesteps import TimeEmbedder
+from model.errors import (
+    GenerationCancelledError,
+    TransformerTaskError,
+    WrongCheckpointError,
+)
+from model.loading.files import ResidentFiles
+from model.loading.models import Models, load_video_decoder, require_encoder
 from model.receipts import (
     checkpoint_set,
     device_facts,
     dtype_name,
-    memory_line,
     peak_memory,
     reset_peak_memory,
+    tensor_sha256,
 )
 from model.sigmas import SigmaPlan, plan_sigmas
 from model.stage_clock import StageClock
-from model.synthetic.h3_tiny import H3_TINY, ensure_h3_tiny
-from model.text_encoder.presentation import present_t2va
-from model.video_vae import VideoDecoder, decode_frames
+from model.text_encoder.presentation import Presentation, present
+from model.video_vae import VideoDecoder, decode_frames, encode_clip
 from queue_schemas import geometry
 from queue_schemas.benchmark import Backends, Tokens
-from queue_schemas.conventions import PRESETS, Conventions
-from queue_schemas.errors import NotImplementedWorkflowError
+from queue_schemas.conventions import PRESETS
 from queue_schemas.events import ProgressEvent, Stage
-from queue_schemas.jobs import IMPLEMENTED_WORKFLOWS, Job, VaeDtype
+from queue_schemas.jobs import Job, VaeDtype
+from queue_schemas.receipts import PromptReceipt
 
 VAE_DTYPES: Final = {VaeDtype.FLOAT16: torch.float16, VaeDtype.FLOAT32: torch.float32}
-H3_TINY_DIR: Final = Path("outputs") / H3_TINY
-"""Below the working folder, where a person sees it."""
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +65,11 @@ class H3Pipeline:
         files: ResidentFiles,
         *,
         device: torch.device,
-        loras: ResidentLoras | None = None,
+        lora_time_embedder: TimeEmbedder | None = None,
     ) -> None:
         self.models, self.files, self.device = models, files, device
-        self.loras = loras or ResidentLoras(models.transformer)
-        self.modulations = ModulationCache(models.transformer)
+        transformers = (models.transformer, models.ref2va_transformer)
+        self.denoisers = [Denoiser(each, lora_time_embedder) for each in transformers if each is not None]
         self._checkpoint = checkpoint_set(files, tokenizer_identity=models.tokenizer.identity)
         self._facts = device_facts(device)
         self._auto_attention, _ = resolve_attention("auto", device)
@@ -85,7 +80,7 @@ class H3Pipeline:
             checkpoint=self._checkpoint,
             backends=self._backends(self._auto_attention),
             attention_backends=available_attention(self.device),
-            loras=self.loras.cards,
+            loras=self.denoisers[0].loras.cards,
             device=self._facts.device,
             driver=self._facts.driver,
             versions=self._facts.versions,
@@ -94,49 +89,66 @@ class H3Pipeline:
 
     def check(self, job: Job) -> None:
         """Raise what `generate` would refuse this job for, before it costs anything."""
-        if job.workflow not in IMPLEMENTED_WORKFLOWS:
-            raise NotImplementedWorkflowError(job.workflow)
         if job.checkpoint != self.files.name:
             raise WrongCheckpointError(wanted=job.checkpoint, resident=self.files.name)
         resolve_attention(job.attention, self.device)
-        self.loras.check(job.loras)
+        self._denoiser(job).loras.check(job.loras)
+        kinds = {medium.kind for medium in job.media}
+        if kinds & {"image", "video"}:
+            require_encoder(self.models.video_encoder, "video VAE", self.files.video_vae)
+        if "audio" in kinds:
+            require_encoder(self.models.audio_encoder, "audio VAE", self.files.audio_vae)
         plan_job(job)
 
     @torch.inference_mode()
     def generate(
         self,
         job: Job,
-        media: Sequence[Any] = (),
+        media: Sequence[PreparedMedia] = (),
         *,
         on_progress: OnProgress,
         cancelled: Callable[[], bool],
     ) -> Generation:
         self.check(job)
         conventions, clock = PRESETS[job.conventions], StageClock(self.device, on_progress)
+        ordered = in_packed_order(job, media, conventions=conventions)
         attention_name, attention = resolve_attention(job.attention, self.device)
         reset_peak_memory(self.device)
-        self.loras.use(job.loras)
+        denoiser = self._denoiser(job)
+        denoiser.loras.use(job.loras)
         plan = plan_job(job)
 
         decoder, reload_note = self._video_decoder(VAE_DTYPES[job.vae_dtype])
         with clock.stage(Stage.TEXT_ENCODE):
-            network, num_text = self._condition(job, attention=attention, conventions=conventions)
+            presentation, text_embeds = self._read(job, ordered, cancelled=cancelled)
+        conditions = []
+        if ordered:
+            with clock.stage(Stage.REFERENCE_ENCODE, steps=len(ordered)):
+                conditions = self._encode(job, ordered, on_progress=on_progress, cancelled=cancelled)
+        network, noise = bind(
+            job,
+            denoiser.transformer,
+            text_embeds,
+            presentation=presentation,
+            conditions=conditions,
+            attention=attention,
+        )
+        receipts = make_receipts(conditions, presentation.media, network.layout)
+        prompt = PromptReceipt(tokens=len(presentation.ids), features_sha256=tensor_sha256(text_embeds))
         with clock.stage(Stage.DENOISE, steps=job.steps):
-            network.modulations = self.modulations.of(
+            network.modulations = denoiser.modulations.of(
                 plan,
                 clocks=network.layout.clocks_in_use,
                 conventions=conventions,
-                loras=self.loras.adaln_strengths(),
+                loras=denoiser.loras.adaln_strengths(),
             )
             denoised = denoise(
                 network,
-                noise=draw_noise(job.latent_shape, seed=job.seed, conventions=conventions).film.to(
-                    self.device
-                ),
+                noise=noise,
                 plan=plan,
                 sampler=job.sampler,
                 conventions=conventions,
-                compute_dtype=self.models.transformer.compute_dtype,
+                compute_dtype=denoiser.transformer.compute_dtype,
                 on_progress=on_progress,
                 cancelled=cancelled,
             )
@@ -152,29 +164,78 @@ class H3Pipeline:
             frames=frames,
             waveform=waveform,
             sample_rate_hz=geometry.SAMPLE_RATE_HZ,
-            tokens=Tokens(text=num_text, video=shape.video_tokens, audio=shape.audio_tokens),
+            tokens=Tokens(
+                text=len(presentation.ids),
+                video=shape.video_tokens,
+                audio=shape.audio_tokens,
+                conditions=sum(receipt.tokens for receipt in receipts),
+            ),
             evaluations=len(denoised.step_seconds),
             backends=self._backends(attention_name),
             seconds=clock.seconds(denoise_steps=denoised.step_seconds),
             peak_device_bytes=peak_memory(self.device),
+            prompt=prompt,
+            references=receipts,
             notes=reload_note,
         )
 
-    def _condition(
-        self, job: Job, *, attention: AttentionFn, conventions: Conventions
-    ) -> tuple[PackedNetwork, int]:
-        """Encode the prompt and bind the transformer to it; also return the number of text rows."""
-        presentation = present_t2va(job.prompt, tokenizer=self.models.tokenizer, conventions=conventions)
-        num_text = len(presentation.ids)
-        network = PackedNetwork(
-            self.models.transformer,
-            self.models.text_encoder.encode(presentation),
-            layout=pack(num_text, job.latent_shape, text_tags=torch.tensor(presentation.tags)),
-            shape=job.latent_shape,
-            attention=attention,
-            conventions=conventions,
+    def _denoiser(self, job: Job) -> Denoiser:
+        """Return the transformer for a job's workflow. Raises TransformerTaskError."""
+        if len(self.denoisers) > 1:
+            return self.denoisers[job.workflow == "ref2va"]
+        task = self.files.transformer_task
+        if task is not None and job.workflow not in ("t2va", task):
+            raise TransformerTaskError(workflow=job.workflow, task=task, resident=self.files.name)
+        return self.denoisers[0]
+
+    def _read(
+        self, job: Job, media: Sequence[PreparedMedia], *, cancelled: Callable[[], bool]
+    ) -> tuple[Presentation, Tensor]:
+        """Show media and prompt to the text encoder; return what it was shown, and its features [L, C]."""
+        stop_if(cancelled)
+        encoder = self.models.text_encoder
+        presentation = present(
+            job.prompt,
+            [show(medium) for medium in media],
+            tokenizer=self.models.tokenizer,
+            conventions=PRESETS[job.conventions],
         )
-        return network, num_text
+        see = watching(encoder.encode_vision, media, presentation)
+        return presentation, encoder.encode(presentation, see=see)
+
+    def _encode(
+        self,
+        job: Job,
+        media: Sequence[PreparedMedia],
+        *,
+        on_progress: OnProgress,
+        cancelled: Callable[[], bool],
+    ) -> list[Condition]:
+        """Bring media through the VAEs, one by one; `cancelled` is asked before each 17 frames."""
+        conventions, exact = PRESETS[job.conventions], job.vae_dtype is VaeDtype.FLOAT32
+
+        def encode_film(pieces: Iterable[npt.NDArray[np.uint8]]) -> Tensor:
+            encoder = require_encoder(self.models.video_encoder, "video VAE", self.files.video_vae)
+            watched = until_cancelled(pieces, cancelled)
+            return encode_clip(encoder, watched, conventions=conventions, exact=exact)
+
+        def encode_audio(samples: Tensor) -> Tensor:
+            encoder = require_encoder(self.models.audio_encoder, "audio VAE", self.files.audio_vae)
+            return encode_sound(encoder, samples, conventions=conventions)
+
+        found = []
+        for number, medium in enumerate(media, start=1):
+            stop_if(cancelled)
+            condition = encode_condition(
+                medium,
+                film_frames=job.frames,
+                conventions=conventions,
+                encode_film=encode_film,
+                encode_sound=encode_audio,
+            )
+            found.append(condition)
+            on_progress(ProgressEvent(stage=Stage.REFERENCE_ENCODE, step=number, steps=len(media)))
+        return found
 
     def _decode_video(
         self,
@@ -233,6 +294,20 @@ class H3Pipeline:
         )
 
 
+def stop_if(cancelled: Callable[[], bool]) -> None:
+    """Raise GenerationCancelledError for a job that was cancelled before its first step."""
+    if cancelled():
+        raise GenerationCancelledError(step=0)
+
+
+def until_cancelled(
+    pieces: Iterable[npt.NDArray[np.uint8]], cancelled: Callable[[], bool]
+) -> Iterator[npt.NDArray[np.uint8]]:
+    for piece in pieces:
+        stop_if(cancelled)
+        yield piece
+
+
 def num_parts(frames: int) -> int:
     """Return how many parts the video decoder yields for a film: one per 17 frames, and the last 5."""
     return -(-frames // geometry.FRAME_STRIDE)
@@ -247,106 +322,3 @@ def plan_job(job: Job) -> SigmaPlan:
         shift_audio=job.shift_audio,
         conventions=PRESETS[job.conventions],
     )
-
-
-def load_pipeline(
-    *,
-    models_dir: Path | None = None,
-    checkpoint: str | None = None,
-    text_encoder: str | None = None,
-    video_vae: str | None = None,
-    audio_vae: str | None = None,
-    tokenizer_dir: Path | None = None,
-    loras: Sequence[str] = (),
-    allow_partial_lora: bool = False,
-    lora_time_embedder: Path | None = None,
-    device: str | None = None,
-    on_progress: OnLoad = lambda what: None,
-    profile_memory: bool = False,
-    drop_cache: bool = False,
-) -> H3Pipeline:
-    """Load a resident set; without any model file named, write h3-tiny below `outputs/` and load that.
-
-    `loras` are `FILE` or `NAME=FILE`; one of which some tensors have no place here is refused unless allowed.
-    `lora_time_embedder` is a full transformer file, by which LoRAs' AdaLN deltas fit a pruned one.
-    `device` is a torch device name; by default the first CUDA device, else the CPU. The transformer and the
-    text encoder compute in bfloat16 on a GPU and in float32 on a CPU, which has no fast bfloat16.
-    `profile_memory` adds what is held to every line of progress; `drop_cache` has the system forget the
-    files' pages afterwards, which unified memory gains.
-    Raises ModelError, and InvalidRequestError for a registry of the user's own.
-    """
-    if uses_h3_tiny(
-        models_dir=models_dir,
-        checkpoint=checkpoint,
-        text_encoder=text_encoder,
-        video_vae=video_vae,
-        audio_vae=audio_vae,
-    ):
-        on_progress(f"no model folder named: using the synthetic checkpoint {H3_TINY} in {H3_TINY_DIR}")
-        models_dir, checkpoint = ensure_h3_tiny(H3_TINY_DIR), None
-    files = find_files(
-        models_dir,
-        checkpoint=checkpoint,
-        text_encoder=text_encoder,
-        video_vae=video_vae,
-        audio_vae=audio_vae,
-        tokenizer_dir=tokenizer_dir,
-        loras=loras,
-    )
-    time_embedder = None if lora_time_embedder is None else read_time_embedder(lora_time_embedder)
-    place = choose_device(device)
-    tell = (lambda what: on_progress(f"{what} [{memory_line(place)}]")) if profile_memory else on_progress
-    tell("headers")
-    compute_dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
-    plans = check_files(files, compute_dtype=compute_dtype)
-    planned = plan_loras(
-        files.loras,
-        plans.transformer.module,
-        registry=registry_of(models_dir),
-        allow_partial=allow_partial_lora,
-        time_embedder=time_embedder,
-    )
-    models = load_models(
-        files,
-        plans,
-        device=place,
-        vae_dtype=VAE_DTYPES[VaeDtype.FLOAT16],
-        on_progress=tell,
-    )
-    resident = ResidentLoras(models.transformer, time_embedder)
-    for plan, card in planned:
-        tell(f"LoRA {card.name}")
-        resident.load(plan, card)
-    for header in files.headers().values() if drop_cache else ():
-        with OpenCheckpoint(header.path, known=header) as file:
-            drop_page_cache(file)
-    tell("models loaded")
-    return H3Pipeline(models, files, device=place, loras=resident)
-
-
-def uses_h3_tiny(
-    *,
-    models_dir: Path | None,
-    checkpoint: str | None,
-    text_encoder: str | None,
-    video_vae: str | None,
-    audio_vae: str | None,
-) -> bool:
-    """Say whether nobody named a model file, so that the synthetic checkpoint serves."""
-    named = (models_dir, text_encoder, video_vae, audio_vae)
-    return all(name is None for name in named) and checkpoint in (None, H3_TINY)
-
-
-def choose_device(name: str | None) -> torch.device:
-    """Return the named device, or the first CUDA device, or the CPU. Raises DeviceUnavailableError."""
-    if name is None:
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise DeviceUnavailableError(name, reason="torch knows no such device") from None
-    if device.type not in ("cpu", "cuda"):
-        raise DeviceUnavailableError(name, reason="this runtime computes on cpu or cuda")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise DeviceUnavailableError(name, reason=f"{torch.cuda.device_count()} CUDA devices are visible")
-    return device

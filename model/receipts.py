@@ -1,11 +1,13 @@
 """What a record says about the runtime: files with their identities, device, driver, versions, memory."""
 
+import hashlib
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from model.loading.files import ResidentFiles
 from model.loading.sample import sample_sha256
@@ -51,9 +53,15 @@ def checkpoint_set(files: ResidentFiles, *, tokenizer_identity: str) -> Checkpoi
         name=files.name,
         weights=weights,
         transformer_layout="pruned" if pruned else "full",
-        transformer_task=files.transformer_task,
+        transformer_task=None if files.ref2va_transformer else files.transformer_task,
         files=[*entries, tokenizer],
     )
+
+
+def tensor_sha256(tensor: Tensor) -> str:
+    """Return the hash of a tensor's values as float32, row-major, little-endian."""
+    values = tensor.to("cpu", torch.float32).contiguous().numpy()
+    return hashlib.sha256(values.astype("<f4", copy=False).data).hexdigest()
 
 
 def device_facts(device: torch.device) -> DeviceFacts:

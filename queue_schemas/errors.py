@@ -84,16 +84,6 @@ class InvalidRequestError(SchemaError):
     """Raised when a job or request breaks the schema; the message is one sentence for a person."""
 
 
-class NotImplementedWorkflowError(SchemaError):
-    """Raised when a declared workflow has no implementation in this version."""
-
-    code = ErrorCode.NOT_IMPLEMENTED
-
-    def __init__(self, workflow: str) -> None:
-        super().__init__(f"workflow {workflow!r} is declared but not implemented in this version; use 't2va'")
-        self.workflow = workflow
-
-
 def explain(error: ValidationError, *, known_fields: Iterable[str] = ()) -> str:
     """Turn pydantic's report into one sentence: faults with their fields, unknown ones with a near name.
 

@@ -317,7 +317,6 @@ class Ref2VAJob(JobFields):
 Job = Annotated[T2VAJob | FL2VAJob | Ref2VAJob, Field(discriminator="workflow")]
 JOB_ADAPTER: TypeAdapter[T2VAJob | FL2VAJob | Ref2VAJob] = TypeAdapter(Job)
 WORKFLOWS: dict[str, type[JobFields]] = {"t2va": T2VAJob, "fl2va": FL2VAJob, "ref2va": Ref2VAJob}
-IMPLEMENTED_WORKFLOWS = ("t2va",)
 
 
 def draw_seed() -> int:

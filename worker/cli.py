@@ -176,7 +176,7 @@ def serve(
     def load(tell: Callable[[str], None]) -> Engine:
         tell("importing the runtime")
         let_idle_threads_sleep()
-        from model.pipeline import load_pipeline  # noqa: PLC0415 - torch
+        from model.startup import load_pipeline  # noqa: PLC0415 - torch
 
         pipeline = load_pipeline(
             models_dir=settings.models_dir,

@@ -31,7 +31,7 @@ def preview_film(
 ) -> dict[str, Any]:
     """Make the film of a job's `fields` with the models of `files`; return its facts, flat.
 
-    `files` are the arguments of `model.pipeline.load_pipeline`; a LoRA among them may end in `:STRENGTH`, and
+    `files` are the arguments of `model.startup.load_pipeline`; a LoRA among them may end in `:STRENGTH`, and
     all are applied. The request, its media (paths of this machine, or links) and the place of the film are
     checked before anything is loaded.
     Raises InvalidRequestError, OutputRootError, ReferenceUnreachableError, ModelError, MediaError.
@@ -79,7 +79,7 @@ def _make(
     delivery: dict[str, Any], files: Mapping[str, Any], gathered: Gathered, *, output: Path, tell: Tell
 ) -> dict[str, Any]:
     """Load the models and make the film, now that everything else is known to be fine."""
-    from model.pipeline import load_pipeline, uses_h3_tiny  # noqa: PLC0415 - torch, for a request that is fine
+    from model.startup import load_pipeline, uses_h3_tiny  # noqa: PLC0415 - torch, for a request that is fine
     from worker.engine import Engine  # noqa: PLC0415
 
     defaults = TINY_DEFAULTS if uses_h3_tiny(**_named(files)) else {}

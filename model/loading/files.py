@@ -54,9 +54,11 @@ class ResidentFiles:
 
     name: str
     transformer: Header
-    """The one that is loaded: t2va runs on either."""
+    """The only one, or that of fl2va: t2va runs on either."""
     transformer_task: TransformerTask | None = None
     """What the set says it was trained for; None for a file named alone, which does not tell."""
+    ref2va_transformer: Header | None = None
+    """Where a set names one for each task."""
     text_encoder: Header
     video_vae: Header
     audio_vae: Header
@@ -66,7 +68,11 @@ class ResidentFiles:
     """The set's own first, then those that an option named."""
 
     def headers(self) -> dict[str, Header]:
-        return {role: getattr(self, role) for role in FOLDERS}
+        second = self.ref2va_transformer
+        return {
+            **{role: getattr(self, role) for role in FOLDERS},
+            **({} if second is None else {"ref2va_transformer": second}),
+        }
 
     @property
     def has_tiny_vocabulary(self) -> bool:
@@ -144,15 +150,12 @@ def _files_of_set(
         "fl2va": resident_set.transformer.fl2va,
         "ref2va": resident_set.transformer.ref2va,
     }
-    # Found and checked even where only one is loaded: a set with a file missing is no set.
     transformers = {
         task: _find("transformer", models_dir, name, beside=path.parent)
         for task, name in tasks.items()
         if name is not None
     }
     task, transformer = next(iter(transformers.items()))
-    if len(transformers) > 1:
-        log.warning("%s names two transformers; t2va runs on the %s one, and only that is loaded", path, task)
     found = {}
     for role in ("text_encoder", "video_vae", "audio_vae"):
         own, option = getattr(resident_set, role), named[role]
@@ -167,6 +170,7 @@ def _files_of_set(
         name=resident_set.name,
         transformer=transformer,
         transformer_task=task,
+        ref2va_transformer=transformers["ref2va"] if len(transformers) > 1 else None,
         text_encoder=found["text_encoder"],
         video_vae=found["video_vae"],
         audio_vae=found["audio_vae"],

@@ -58,6 +58,8 @@ class Models:
     video_encoder: VideoEncoder | None
     """None, as of the audio VAE's: its file holds the decoder alone (`EncoderMissingError`)."""
     audio_encoder: AudioEncoder | None
+    ref2va_transformer: H3Transformer | None = None
+    """Where a set has one for each task; `transformer` is then that of fl2va, and makes t2va."""
 
 
 def load_models(
@@ -81,7 +83,10 @@ def load_models(
         plans.text_encoder, device=device, dtype=plans.transformer.module.compute_dtype
     )
     on_progress("transformer")
-    transformer = read_transformer(plans.transformer, device=device)
+    transformer, second = read_transformer(plans.transformer, device=device), None
+    if plans.ref2va_transformer is not None:
+        on_progress("ref2va transformer")
+        second = read_transformer(plans.ref2va_transformer, device=device)
     on_progress("video VAE")
     video_decoder = read_video_decoder(plans.video_vae, device=device, dtype=vae_dtype)
     video, audio = plans.video_encoder, plans.audio_encoder
@@ -97,6 +102,7 @@ def load_models(
         audio_decoder=audio_decoder,
         video_encoder=video_encoder,
         audio_encoder=audio_encoder,
+        ref2va_transformer=second,
     )
 
 

@@ -5,7 +5,7 @@ Of a payload only markers are read and nothing of its size is allocated, so a wr
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import torch
@@ -66,6 +66,12 @@ class Plans:
     video_encoder: Plan[VideoEncoder] | None
     """None, as of the audio VAE's: the file holds the decoder alone."""
     audio_encoder: Plan[AudioEncoder] | None
+    ref2va_transformer: Plan[H3Transformer] | None
+    """None where one transformer makes every film."""
+
+    @property
+    def transformers(self) -> list[Plan[H3Transformer]]:
+        return [plan for plan in (self.transformer, self.ref2va_transformer) if plan is not None]
 
     @property
     def config(self) -> H3Config:
@@ -82,6 +88,7 @@ def check_files(files: ResidentFiles, *, compute_dtype: torch.dtype) -> Plans:
 
     Raises CheckpointFileError and CheckpointMismatchError.
     """
+    second = files.ref2va_transformer
     plans = Plans(
         text_encoder=plan_text_encoder(files.text_encoder),
         transformer=plan_transformer(files.transformer, compute_dtype=compute_dtype),
@@ -89,8 +96,11 @@ def check_files(files: ResidentFiles, *, compute_dtype: torch.dtype) -> Plans:
         audio_vae=plan_audio_decoder(files.audio_vae),
         video_encoder=plan_video_encoder(files.video_vae),
         audio_encoder=plan_audio_encoder(files.audio_vae),
+        ref2va_transformer=None if second is None else plan_transformer(second, compute_dtype=compute_dtype),
     )
-    check_fit(plans.config, files)
+    for plan in plans.transformers:
+        own = replace(plans.config, transformer=plan.module.config)
+        check_fit(own, replace(files, transformer=plan.header))
     for header in files.headers().values():
         refuse_holes(header)
     return plans

@@ -29,8 +29,9 @@ from model.modulations import ModulationCache
 from model.network import PackedNetwork
 from model.noise import draw_noise
 from model.packing import Clock, pack
-from model.pipeline import H3Pipeline, load_pipeline
+from model.pipeline import H3Pipeline
 from model.sigmas import SigmaPlan, plan_sigmas
+from model.startup import load_pipeline
 from model.synthetic.h3_tiny import write_h3_tiny
 from model.synthetic.values import Values
 from model.synthetic.writer import write_file

@@ -19,10 +19,10 @@ from model.errors import (
     OutputRejectedError,
     WrongCheckpointError,
 )
-from model.pipeline import H3Pipeline, choose_device, load_pipeline
+from model.pipeline import H3Pipeline
+from model.startup import choose_device, load_pipeline
 from model.synthetic.h3_tiny import write_h3_tiny
 from queue_schemas.conventions import COMFYUI, PRESETS
-from queue_schemas.errors import NotImplementedWorkflowError
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import ConventionsName, Job, build_job
 
@@ -192,7 +192,6 @@ def test_a_cancel_stops_before_the_next_step(pipeline: H3Pipeline) -> None:
     [
         ({"checkpoint": "other"}, WrongCheckpointError),
         ({"attention": "flash9"}, AttentionUnavailableError),
-        ({"last_frame": f"references/{'ab' * 32}.png"}, NotImplementedWorkflowError),
     ],
 )
 def test_a_job_that_cannot_run_here_is_refused_by_check(

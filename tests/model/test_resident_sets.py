@@ -39,6 +39,8 @@ def test_a_set_below_the_models_folder_is_a_checkpoint_by_its_name(tiny: Path) -
 
     assert (files.name, files.transformer.path.name) == ("night", "h3-tiny.safetensors")
     assert files.transformer_task == "fl2va"
+    assert files.ref2va_transformer is not None
+    assert files.ref2va_transformer.path.name == "references.safetensors"
     assert files.video_vae.path.name == "h3-tiny-video-vae.safetensors"
     assert files.tokenizer_dir == tiny / "tokenizer"
 
@@ -48,7 +50,7 @@ def test_t2va_runs_on_a_set_that_has_only_a_ref2va_transformer(tiny: Path, tmp_p
 
     files = find_files(tiny, checkpoint=str(path))
 
-    assert (files.name, files.transformer_task) == ("refs", "ref2va")
+    assert (files.name, files.transformer_task, files.ref2va_transformer) == ("refs", "ref2va", None)
     assert files.transformer.path.name == "references.safetensors"
 
 

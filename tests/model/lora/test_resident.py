@@ -17,7 +17,8 @@ from model.config import TINY
 from model.loading.files import find_files
 from model.lora.cards import published_lora, registry_of
 from model.lora.errors import LoraFileError, LoraMissingError, LoraNotLoadedError, LoraPartialError
-from model.pipeline import H3Pipeline, load_pipeline
+from model.pipeline import H3Pipeline
+from model.startup import load_pipeline
 from model.synthetic.h3_tiny import write_h3_tiny
 from queue_schemas.jobs import Job, build_job
 from queue_schemas.published import PublishedFile, PublishedFiles

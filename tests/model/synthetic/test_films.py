@@ -18,7 +18,8 @@ from model.checkpoints.header import read_header
 from model.checkpoints.inspection import inspect_file
 from model.errors import CheckpointFileError, ModelError
 from model.loading.models import load_text_encoder, load_transformer
-from model.pipeline import H3Pipeline, load_pipeline
+from model.pipeline import H3Pipeline
+from model.startup import load_pipeline
 from model.synthetic.faults import write_twin
 from model.synthetic.h3_tiny import write_h3_tiny
 from model.synthetic.twins import Twin
