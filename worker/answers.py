@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 _STATUS: Final = {
     ErrorCode.INVALID_REQUEST: 422,
     ErrorCode.REFERENCE_UNREADABLE: 422,
-    ErrorCode.NOT_IMPLEMENTED: 501,
     ErrorCode.CHECKPOINT_MISMATCH: 409,
     ErrorCode.ATTENTION_UNAVAILABLE: 409,
     ErrorCode.CANCELLED: 409,
