@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from model.config import TransformerConfig
-from model.dit import H3Transformer
+from model.dit import H3Transformer, parameter_dtypes
 from model.network import ConditionRows
 from model.noise import draw_noise, noise_condition
 from model.packing import ConditionShape, PackedLayout, Role, Stream, stream_rows
@@ -44,6 +44,36 @@ def one_thread(two_threads: None) -> Iterator[None]:
 def golden() -> Callable[[str], dict[str, Tensor]]:
     """Load one file of tests/golden by its stem."""
     return lambda name: load_file(GOLDEN / f"{name}.safetensors")
+
+
+@pytest.fixture(scope="session")
+def golden_transformer(golden: Callable[[str], dict[str, Tensor]]) -> Callable[..., H3Transformer]:
+    """Load the transformer of a golden file, `full` or `pruned`, cast as the dtype policy says."""
+
+    def load(layout: str, dtype: torch.dtype = torch.float32) -> H3Transformer:
+        pruned, tensors = layout == "pruned", golden(f"transformer_{layout}")
+        config = TransformerConfig(
+            hidden_size=32,
+            num_heads=3,
+            head_dim=16,
+            num_layers=3,
+            ffn_dim=40,
+            text_dim=20,
+            time_freq_dim=16,
+            time_hidden_dim=24,
+            time_embed_dim=4 if pruned else 12,
+            time_table_rows=33 if pruned else None,
+            rope_freq_dim=2,
+        )
+        with torch.device("meta"):
+            transformer = H3Transformer(config, compute_dtype=dtype)
+        weights = {
+            name: tensors[f"weights.{name}"].to(own) for name, own in parameter_dtypes(config, dtype).items()
+        }
+        transformer.load_state_dict(weights, assign=True)
+        return transformer.eval().requires_grad_(False)
+
+    return load
 
 
 @pytest.fixture(scope="session")

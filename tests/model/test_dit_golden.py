@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from model.attention import resolve_attention
-from model.config import TransformerConfig
-from model.dit import H3Transformer, parameter_dtypes
+from model.dit import H3Transformer
 from model.latents import Latents
 from model.network import ConditionRows, PackedNetwork
 from model.packing import pack, row_timesteps
@@ -21,18 +20,17 @@ from model.sigmas import Timesteps
 from queue_schemas.conventions import COMFYUI
 from queue_schemas.geometry import LatentShape
 
-LAYOUTS = ["transformer_full", "transformer_pruned"]
 CASES = [
     (layout, case)
-    for layout in LAYOUTS
+    for layout in ("full", "pruned")
     for case in ("t2va", "t2va_sigma1", "t2va_late", "fl2va", "ref2va")
-    if (layout, case) != ("transformer_pruned", "ref2va")  # which is not recorded
+    if (layout, case) != ("pruned", "ref2va")  # which is not recorded
 ]
 RecordedConditions = Callable[[dict[str, Tensor], str], list[Any]]
 MakeRows = Callable[..., ConditionRows]
 FP32_OUTPUT = 2e-5
 """Greatest absolute difference; outputs have scale 10. Reached 1.0e-5 (full) and 1.4e-6 (pruned)."""
-FP32_HIDDEN = {"transformer_full": 3e-4, "transformer_pruned": 2e-5}
+FP32_HIDDEN = {"full": 3e-4, "pruned": 2e-5}
 """Rows between blocks. Those of the full file reach 109, where one float32 operation rounds by up to 4e-6.
 Against a float64 evaluation of the same weights golden rows are off by up to 1.0e-4, ours by up to 1.3e-4;
 they differ from each other by up to 1.8e-4, depending on the CPU's matrix kernels (pruned file: 2.4e-6).
@@ -42,36 +40,6 @@ FP32_RELATIVE_L2 = 2e-6
 BF16_RELATIVE_L2 = 2.5e-2
 """ComfyUI's own bfloat16 lies 1 to 1.8e-2 from its float32. Reached 1.3e-2; outputs and rows alike."""
 CPU = torch.device("cpu")
-
-
-def config_of(layout: str) -> TransformerConfig:
-    pruned = layout == "transformer_pruned"
-    return TransformerConfig(
-        hidden_size=32,
-        num_heads=3,
-        head_dim=16,
-        num_layers=3,
-        ffn_dim=40,
-        text_dim=20,
-        time_freq_dim=16,
-        time_hidden_dim=24,
-        time_embed_dim=4 if pruned else 12,
-        time_table_rows=33 if pruned else None,
-        rope_freq_dim=2,
-    )
-
-
-def load_network(layout: str, tensors: dict[str, Tensor], compute_dtype: torch.dtype) -> H3Transformer:
-    """Build on the meta device and assign the file's tensors, cast as the dtype policy says."""
-    config = config_of(layout)
-    weights = {
-        name: tensors[f"weights.{name}"].to(dtype)
-        for name, dtype in parameter_dtypes(config, compute_dtype).items()
-    }
-    with torch.device("meta"):
-        network = H3Transformer(config, compute_dtype=compute_dtype)
-    network.load_state_dict(weights, assign=True)
-    return network
 
 
 def timesteps_of(sigma: Tensor) -> Timesteps:
@@ -95,10 +63,15 @@ def hidden_rows(network: H3Transformer) -> Iterator[list[Tensor]]:
 
 @pytest.fixture
 def run(
-    recorded_conditions: RecordedConditions, condition_rows: MakeRows
+    golden: Callable[[str], dict[str, Tensor]],
+    golden_transformer: Callable[..., H3Transformer],
+    recorded_conditions: RecordedConditions,
+    condition_rows: MakeRows,
 ) -> Callable[..., dict[str, Tensor]]:
-    def run(network: H3Transformer, inputs: dict[str, Tensor], case: str) -> dict[str, Tensor]:
+    def run(layout: str, case: str, dtype: torch.dtype) -> dict[str, Tensor]:
+        inputs = golden("transformer_full")
         given = recorded_conditions(inputs, f"{case}.in.")
+        network = golden_transformer(layout, dtype)
         return outputs(network, inputs, case, given=given, make_rows=condition_rows)
 
     return run
@@ -154,10 +127,9 @@ def test_float32_equals_comfyui(
     layout: str,
     case: str,
 ) -> None:
-    tensors = golden(layout)
-    network = load_network(layout, tensors, torch.float32)
+    tensors = golden(f"transformer_{layout}")
 
-    found = run(network, golden("transformer_full"), case)
+    found = run(layout, case, torch.float32)
 
     wanted = {name.split(".")[2]: t for name, t in tensors.items() if name.startswith(f"{case}.fp32.")}
     assert {"temb", "out_video", "out_audio"} <= wanted.keys()
@@ -175,10 +147,9 @@ def test_bfloat16_is_as_near_to_comfyui_as_bfloat16_allows(
     layout: str,
     case: str,
 ) -> None:
-    tensors = golden(layout)
-    network = load_network(layout, tensors, torch.bfloat16)
+    tensors = golden(f"transformer_{layout}")
 
-    found = run(network, golden("transformer_full"), case)
+    found = run(layout, case, torch.bfloat16)
 
     wanted = {name.split(".")[2]: t for name, t in tensors.items() if name.startswith(f"{case}.bf16.")}
     assert {"temb", "hidden0", "hidden1", "hidden3", "out_video", "out_audio"} <= wanted.keys()

@@ -23,21 +23,10 @@ from queue_schemas.geometry import LatentShape, latent_shape
 from queue_schemas.jobs import PRESET_SCHEDULE, ConventionsName, Sampler, Schedule
 
 Golden = Callable[[str], dict[str, Tensor]]
+MakeTransformer = Callable[..., H3Transformer]
 RelativeL2 = Callable[[Tensor, Tensor], float]
 
 SMALL = LatentShape(frames=2, height=4, width=6, audio=8)
-GOLDEN_CONFIG = TransformerConfig(
-    hidden_size=32,
-    num_heads=3,
-    head_dim=16,
-    num_layers=3,
-    num_refiner_layers=2,
-    ffn_dim=40,
-    text_dim=20,
-    time_embed_dim=4,
-    time_table_rows=33,
-    rope_freq_dim=2,
-)
 TWIN_CONFIG = TransformerConfig(
     hidden_size=48,
     num_heads=2,
@@ -92,25 +81,18 @@ def generate(
     ).latents
 
 
-def golden_transformer(golden: Golden, dtype: torch.dtype) -> H3Transformer:
-    transformer = H3Transformer(GOLDEN_CONFIG, compute_dtype=dtype).eval()
-    prefix = "weights."
-    weights = {
-        name.removeprefix(prefix): tensor
-        for name, tensor in golden("transformer_pruned").items()
-        if name.startswith(prefix)
-    }
-    transformer.load_state_dict(weights)  # casts: the stored values are exact in either dtype
-    return transformer
-
-
 def comfyui_latents(video: Tensor, audio: Tensor) -> Latents:
     return Latents(video=video[0], audio=audio[0].transpose(0, 1))
 
 
-def generate_as_recorded(golden: Golden, dtype: torch.dtype, **how: Any) -> Latents:
+@pytest.fixture
+def generate_as_recorded(golden: Golden, golden_transformer: MakeTransformer) -> Callable[..., Latents]:
     text = golden("transformer_full")["t2va.in.text"][0]
-    return generate(golden_transformer(golden, dtype), text, shape=SMALL, seed=42, **how)
+
+    def run(dtype: torch.dtype, **how: Any) -> Latents:
+        return generate(golden_transformer("pruned", dtype), text, shape=SMALL, seed=42, **how)
+
+    return run
 
 
 def worst(found: Latents, wanted: Latents) -> float:
@@ -131,13 +113,13 @@ def worst(found: Latents, wanted: Latents) -> float:
     ],
 )
 def test_a_float32_run_ends_in_comfyuis_latents(
-    golden: Golden, weights: str, sampler: Sampler, steps: int
+    golden: Golden, generate_as_recorded: Callable[..., Latents], weights: str, sampler: Sampler, steps: int
 ) -> None:
     run = f"{weights}.t2va.{sampler.value}{steps}.fp32"
     recorded = golden("sampler")
 
     shift = 6.0 if weights == "pruned_shift6" else 12.0
-    latents = generate_as_recorded(golden, torch.float32, steps=steps, sampler=sampler, shift_video=shift)
+    latents = generate_as_recorded(torch.float32, steps=steps, sampler=sampler, shift_video=shift)
 
     wanted = comfyui_latents(recorded[f"{run}.out_video"], recorded[f"{run}.out_audio"])
     assert worst(latents, wanted) < 2e-5
@@ -148,12 +130,16 @@ def test_a_float32_run_ends_in_comfyuis_latents(
     [(sampler, steps) for sampler in Sampler for steps in (4, 6)],
 )
 def test_a_bfloat16_run_stays_as_close_to_comfyuis_as_bfloat16_does_to_float32(
-    golden: Golden, relative_l2: RelativeL2, sampler: Sampler, steps: int
+    golden: Golden,
+    generate_as_recorded: Callable[..., Latents],
+    relative_l2: RelativeL2,
+    sampler: Sampler,
+    steps: int,
 ) -> None:
     run = f"pruned.t2va.{sampler.value}{steps}"
     recorded = golden("sampler")
 
-    latents = generate_as_recorded(golden, torch.bfloat16, steps=steps, sampler=sampler)
+    latents = generate_as_recorded(torch.bfloat16, steps=steps, sampler=sampler)
 
     # Attention's rounding is the backend's, so two bf16 runs are two draws of bf16's error: apart by about
     # sqrt(2) times what either is off from float32. Measured here: 3 to 7e-3 apart, 3 to 6e-3 off.
@@ -163,12 +149,14 @@ def test_a_bfloat16_run_stays_as_close_to_comfyuis_as_bfloat16_does_to_float32(
     assert relative_l2(latents.audio, wanted.audio) < 2 * relative_l2(wanted.audio, exact.audio)
 
 
-def test_the_pipeline_case_ends_in_comfyuis_latents(golden: Golden) -> None:
+def test_the_pipeline_case_ends_in_comfyuis_latents(
+    golden: Golden, golden_transformer: MakeTransformer
+) -> None:
     recorded = golden("pipeline")
     shape = latent_shape(frames=5, height=64, width=96)
 
     latents = generate(
-        golden_transformer(golden, torch.float32), recorded["t2va.text"][0], shape=shape, steps=4, seed=1
+        golden_transformer("pruned", torch.float32), recorded["t2va.text"][0], shape=shape, steps=4, seed=1
     )
 
     wanted = comfyui_latents(recorded["t2va.euler4.video"], recorded["t2va.euler4.audio"])
@@ -250,9 +238,9 @@ def test_the_diffusers_preset_ends_in_the_latents_of_diffusers_own_pipeline(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("conventions", [COMFYUI, DIFFUSERS])
 def test_the_same_seed_twice_is_bit_identical(
-    golden: Golden, dtype: torch.dtype, conventions: Conventions
+    golden: Golden, golden_transformer: MakeTransformer, dtype: torch.dtype, conventions: Conventions
 ) -> None:
-    transformer = golden_transformer(golden, dtype)
+    transformer = golden_transformer("pruned", dtype)
     text_embeds = golden("transformer_full")["t2va.in.text"][0]
 
     first, second = (
@@ -264,8 +252,10 @@ def test_the_same_seed_twice_is_bit_identical(
     assert torch.equal(first.audio, second.audio)
 
 
-def test_the_two_presets_walk_the_same_path_from_the_same_noise(golden: Golden) -> None:
-    transformer = golden_transformer(golden, torch.float32)
+def test_the_two_presets_walk_the_same_path_from_the_same_noise(
+    golden: Golden, golden_transformer: MakeTransformer
+) -> None:
+    transformer = golden_transformer("pruned", torch.float32)
     text_embeds = golden("transformer_full")["t2va.in.text"][0]
     same_noise = replace(DIFFUSERS, audio_noise_layout="latent")
 
@@ -304,12 +294,12 @@ def waiting_is_an_error() -> Iterator[None]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampler", list(Sampler))
 def test_a_float32_run_on_a_gpu_ends_in_comfyuis_latents(
-    golden: Golden, gpu: torch.device, sampler: Sampler
+    golden: Golden, golden_transformer: MakeTransformer, gpu: torch.device, sampler: Sampler
 ) -> None:
     recorded = golden("sampler")
 
     latents = generate(
-        golden_transformer(golden, torch.float32).to(gpu),
+        golden_transformer("pruned", torch.float32).to(gpu),
         golden("transformer_full")["t2va.in.text"][0].to(gpu),
         shape=SMALL,
         steps=6,
@@ -327,8 +317,10 @@ def test_a_float32_run_on_a_gpu_ends_in_comfyuis_latents(
     "ignore:Synchronization debug mode is a prototype"
 )  # torch's own, of the mode itself
 @pytest.mark.parametrize("conventions", [COMFYUI, DIFFUSERS])
-def test_no_step_waits_for_the_gpu(golden: Golden, gpu: torch.device, conventions: Conventions) -> None:
-    transformer = golden_transformer(golden, torch.bfloat16).to(gpu)
+def test_no_step_waits_for_the_gpu(
+    golden: Golden, golden_transformer: MakeTransformer, gpu: torch.device, conventions: Conventions
+) -> None:
+    transformer = golden_transformer("pruned", torch.bfloat16).to(gpu)
     text_embeds = golden("transformer_full")["t2va.in.text"][0].to(gpu)
     network = network_for(transformer, text_embeds, shape=SMALL, conventions=conventions)
     plan = plan_sigmas(Schedule.SIMPLE, steps=4, shift_video=12.0, shift_audio=3.0, conventions=conventions)
