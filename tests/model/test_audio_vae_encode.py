@@ -1,10 +1,11 @@
 """The audio encode: against numbers that ComfyUI's own code gave, and against diffusers 0.42.1."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
+from diffusers_twins import audio_twins
 from torch import Tensor
 
 from model.audio_vae import (
@@ -120,51 +121,12 @@ def test_a_sound_that_fills_no_latent_is_refused(
         fill_latents(torch.zeros(2, length), hop=800, remainder=remainder)
 
 
-def make_twins(config: AudioVaeConfig) -> tuple[AudioEncoder, Any]:
-    """The same random weights in both; diffusers' weight norm is folded into ours."""
-    from diffusers.models.autoencoders.autoencoder_kl_minimax_h3_audio import AutoencoderKLMiniMaxH3Audio
-
-    assert config.encoder is not None
-    theirs = AutoencoderKLMiniMaxH3Audio(
-        encoder_dim=config.encoder.dim,
-        encoder_rates=config.encoder.rates,
-        latent_dim=config.latent_dim,
-        latent_channels=config.latent_channels,
-        num_attention_heads=config.encoder.num_heads,
-        decoder_dim=config.decoder_dim,
-        decoder_rates=config.decoder_rates,
-        decoder_kernel_sizes=config.decoder_kernel_sizes,
-        resblock_kernel_sizes=(3,),
-        resblock_dilation_sizes=((1,),),
-    ).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            centre = 0.6 if name.endswith(("weight_g", "alpha")) else 0.0
-            parameter.copy_(centre + 0.3 * noise)
-    state, weights = theirs.state_dict(), {}
-    for name, tensor in state.items():
-        if name.endswith("weight_g"):
-            direction = state[name.removesuffix("_g") + "_v"]
-            length = direction.flatten(1).norm(dim=1).view_as(tensor)
-            weights[name.removesuffix("_g")] = tensor * direction / length
-        elif not name.endswith("weight_v"):
-            weights[name] = tensor
-    weights = {name: tensor for name, tensor in weights.items() if not name.startswith(DECODER_PREFIXES)}
-    weights["latents_mean"] = torch.randn(config.latent_channels, generator=generator)
-    weights["latents_std"] = torch.rand(config.latent_channels, generator=generator) + 0.5
-    ours = AudioEncoder(config)
-    ours.load_state_dict(weights)
-    return ours, theirs
-
-
 @pytest.mark.parametrize("config", [SMALL, ODD_RATES], ids=["small", "odd_rates"])
 @pytest.mark.parametrize("length", [1, 32, 33, 250])
 def test_a_sound_of_any_length_equals_diffusers(
     config: AudioVaeConfig, length: int, relative_l2: Callable[[Tensor, Tensor], float]
 ) -> None:
-    ours, theirs = make_twins(config)
+    ours, theirs = audio_twins(config)
     sound = torch.randn(2, length, generator=torch.Generator().manual_seed(length))
 
     found = encode_sound(ours, sound, conventions=DIFFUSERS)

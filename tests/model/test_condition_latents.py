@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import small_prepared as small
 import torch
+from conditioned import conditioned, denoised
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -15,7 +16,6 @@ from media.fitting import fit
 from media.prepared import PreparedMedia
 from model.attention import resolve_attention
 from model.audio_vae import fill_latents
-from model.conditions import bind, encode_condition, in_packed_order, show, watching
 from model.coordinates import PIXEL_FRAMES_PER_LATENT
 from model.denoise import denoise
 from model.dit import H3Transformer
@@ -25,7 +25,7 @@ from model.noise import draw_noise
 from model.packing import pack
 from model.sigmas import plan_sigmas
 from model.text_encoder.encoder import See
-from model.text_encoder.presentation import Presentation, present
+from model.text_encoder.presentation import Presentation
 from model.text_encoder.tokenizer import Tokenizer
 from model.text_encoder.vision import Sight, VisionRows, patch_rows
 from queue_schemas.conventions import COMFYUI
@@ -223,54 +223,40 @@ def test_recorded_media_lead_to_comfyuis_latents(
     sampler: str,
     steps: int,
 ) -> None:
-    numbers, reader = golden("pipeline"), StandInText()
+    numbers = golden("pipeline")
     media = recorded_media(numbers)
     job = build_job(
         {
             "prompt": "<Picture 1> meets <Video 1>",
             **{"width": 96, "height": 64, "frames": 22, "seed": 4, "checkpoint": "golden"},
+            **{"sampler": sampler, "steps": steps},
             "references": [{"kind": each.kind, "source": f"references/{each.sha256}.bin"} for each in media],
         }
     )
 
-    ordered = in_packed_order(job, media, conventions=COMFYUI)
-    presentation = present(
-        job.prompt, [show(each) for each in ordered], tokenizer=tokenizer, conventions=COMFYUI
-    )
-    text = reader.encode(presentation, see=watching(reader.encode_vision, ordered, presentation))
-    conditions = [
-        encode_condition(
-            each,
-            film_frames=job.frames,
-            conventions=COMFYUI,
-            encode_film=stand_in_film,
-            encode_sound=stand_in_sound,
-        )
-        for each in ordered
-    ]
-    network, noise = bind(
+    found = conditioned(
         job,
-        golden_transformer("pruned"),
-        text,
-        presentation=presentation,
-        conditions=conditions,
-        attention=resolve_attention("auto", CPU)[1],
+        media,
+        transformer=golden_transformer("pruned"),
+        tokenizer=tokenizer,
+        text_encoder=StandInText(),
+        encode_film=stand_in_film,
+        encode_sound=stand_in_sound,
     )
 
-    assert list(presentation.ids) == numbers["ref2va.ids"].tolist()
-    assert list(presentation.tags) == numbers["ref2va.tags"].tolist()
-    torch.testing.assert_close(text, numbers["ref2va.text"][0], rtol=0, atol=1e-5)
-    for n, each in enumerate(conditions):
-        for name, found in (("latent", each.video), ("audio_latent", each.audio)):
+    assert list(found.presentation.ids) == numbers["ref2va.ids"].tolist()
+    assert list(found.presentation.tags) == numbers["ref2va.tags"].tolist()
+    torch.testing.assert_close(found.text, numbers["ref2va.text"][0], rtol=0, atol=1e-5)
+    for n, each in enumerate(found.conditions):
+        for name, latents in (("latent", each.video), ("audio_latent", each.audio)):
             wanted = numbers.get(f"ref2va.ref{n}.{name}")
-            assert (found is None) == (wanted is None)
-            if found is not None and wanted is not None:
+            assert (latents is None) == (wanted is None)
+            if latents is not None and wanted is not None:
                 wanted = wanted[0] if name == "latent" else wanted[0].transpose(0, 1)
-                torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
-    layout = network.layout
+                torch.testing.assert_close(latents, wanted, rtol=0, atol=1e-6)
+    layout = found.network.layout
     assert torch.equal(layout.position_ids.float(), numbers["ref2va.position_ids"].float())
     starts = [[each.start, each.stop] for each in layout.segments]
     assert starts == numbers["ref2va.segments"][:, :2].tolist()
-    found = run(network, noise, sampler=sampler, steps=steps)
     prefix = f"ref2va.{sampler}{steps}"
-    assert worst(found, ours(numbers[f"{prefix}.video"], numbers[f"{prefix}.audio"])) < 3e-5
+    assert worst(denoised(job, found), ours(numbers[f"{prefix}.video"], numbers[f"{prefix}.audio"])) < 3e-5

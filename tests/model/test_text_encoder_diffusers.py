@@ -8,20 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers_twins import run_step, text_components
 from PIL import Image
-from small_qwen import SMALL, expected_shapes, loaded, random_bytes, random_weights, transformers_fields
+from small_qwen import SMALL, expected_shapes, loaded, random_bytes, random_weights
 from torch import Tensor
 
 from model.text_encoder.encoder import TextEncoder
 from model.text_encoder.presentation import Shown, ShownClip, ShownPicture, ShownSound, present
-from model.text_encoder.special_tokens import IMAGE_PAD, VIDEO_PAD
 from model.text_encoder.tokenizer import Tokenizer
 from queue_schemas.conventions import DIFFUSERS
 from queue_schemas.reference_geometry import pair_seconds, seen_frames
 
 TOKENIZER = Tokenizer.tiny()
-NORMALISED = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-PATCHES = {"patch_size": 16, "temporal_patch_size": 2, "merge_size": 2}
 SOUND = torch.zeros(2, 3200)
 CLIP_FRAMES = 30
 
@@ -34,78 +32,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> TextEncoder:
 
 @pytest.fixture(scope="module")
 def components(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """What diffusers' steps take: transformers' whole model, tokenizer and processor."""
-    from transformers import (
-        AutoTokenizer,
-        Qwen2VLImageProcessorPil,
-        Qwen3VLConfig,
-        Qwen3VLForConditionalGeneration,
-        Qwen3VLProcessor,
-    )
-
-    folder = tmp_path_factory.mktemp("tokenizer")
-    TOKENIZER.save(folder)
-    pads = {
-        "image_token_id": TOKENIZER.special_id(IMAGE_PAD),
-        "video_token_id": TOKENIZER.special_id(VIDEO_PAD),
-    }
-    model = Qwen3VLForConditionalGeneration(
-        Qwen3VLConfig(**transformers_fields(SMALL, num_layers=SMALL.num_layers + 1), **pads)
-    )
-    weights = random_weights(expected_shapes(SMALL))
-    model.model.load_state_dict(
-        {name.replace("model.", "language_model.", 1): value for name, value in weights.items()}, strict=False
-    )
-    bounds = {"shortest_edge": 65_536, "longest_edge": 16_777_216}
-    processor = SimpleNamespace(
-        image_processor=Qwen2VLImageProcessorPil(size=bounds, **NORMALISED, **PATCHES),
-        video_processor=VideoProcessor(),
-        image_token_ids=[pads["image_token_id"]],
-        video_token_ids=[pads["video_token_id"]],
-        audio_token_ids=[],
-    )
-    processor.create_mm_token_type_ids = lambda ids: Qwen3VLProcessor.create_mm_token_type_ids(processor, ids)
-    return SimpleNamespace(
-        text_encoder=model.eval(),
-        tokenizer=AutoTokenizer.from_pretrained(folder),
-        processor=processor,
-        text_encoder_layer=SMALL.num_layers,
-        fps=24,
-        text_tag=1,
-        video_tag=0,
-        _execution_device=torch.device("cpu"),
-    )
-
-
-class VideoProcessor:
-    """Transformers' video processor but for its resize, which needs torchvision; frames need none."""
-
-    temporal_patch_size = 2
-
-    def __call__(self, videos: list[Any], **_: Any) -> dict[str, Tensor]:
-        from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor, smart_resize
-
-        rows, grids = [], []
-        for frames in videos:
-            count, height, width, _ = frames.shape
-            bounds = {"min_pixels": 4_096, "max_pixels": 25_165_824}
-            assert smart_resize(count, height, width, factor=32, **bounds) == (height, width)
-            pixels = (torch.from_numpy(frames).permute(0, 3, 1, 2)[None].float() - 127.5) / 127.5
-            patches, *grid = Qwen3VLVideoProcessor.patchify(None, pixels, **PATCHES)
-            rows.append(patches[0])
-            grids.append(grid)
-        return {"pixel_values_videos": torch.cat(rows), "video_grid_thw": torch.tensor(grids)}
-
-
-def run_step(step: Any, components: SimpleNamespace, **inputs: Any) -> tuple[Tensor, list[int]]:
-    """Run one of diffusers' blocks and return the features and tags that it leaves."""
-    from diffusers.modular_pipelines.modular_pipeline import PipelineState
-
-    state = PipelineState()
-    for name, value in inputs.items():
-        state.set(name, value)
-    _, state = step(components, state)
-    return state.get("prompt_embeds")[0], state.get("text_token_tags").tolist()
+    return text_components(tmp_path_factory.mktemp("tokenizer"))
 
 
 @contextmanager
@@ -183,7 +110,7 @@ def test_references_are_those_of_diffusers(
     presentation = present(prompt, media, tokenizer=TOKENIZER, conventions=DIFFUSERS)
 
     with recorded_ids(components) as ids:
-        wanted, tags = run_step(
+        state = run_step(
             MiniMaxH3Ref2VATextEncoderStep(),
             components,
             prompt=prompt,
@@ -191,8 +118,8 @@ def test_references_are_those_of_diffusers(
         )
 
     assert [list(presentation.ids)] == ids
-    assert list(presentation.tags) == tags
-    features = ours.encode(presentation)
+    assert list(presentation.tags) == state.get("text_token_tags").tolist()
+    features, wanted = ours.encode(presentation), state.get("prompt_embeds")[0]
     assert relative_l2(features, wanted) < 1e-6
     torch.testing.assert_close(features, wanted, rtol=0, atol=1e-5)
 
@@ -208,7 +135,7 @@ def test_keyframes_are_those_of_diffusers(
     presentation = present("a robot", media, tokenizer=TOKENIZER, conventions=DIFFUSERS)
 
     with recorded_ids(components) as ids:
-        wanted, tags = run_step(
+        state = run_step(
             MiniMaxH3FL2VATextEncoderStep(),
             components,
             prompt="a robot",
@@ -216,7 +143,7 @@ def test_keyframes_are_those_of_diffusers(
         )
 
     assert [list(presentation.ids)] == ids
-    assert list(presentation.tags) == tags
-    features = ours.encode(presentation)
+    assert list(presentation.tags) == state.get("text_token_tags").tolist()
+    features, wanted = ours.encode(presentation), state.get("prompt_embeds")[0]
     assert relative_l2(features, wanted) < 1e-6
     torch.testing.assert_close(features, wanted, rtol=0, atol=1e-5)

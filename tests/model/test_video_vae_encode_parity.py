@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers_twins import video_encoder_like, video_vae_of_diffusers
 from torch import Tensor
 
 from model.config import VideoEncoderConfig, VideoVaeConfig
-from model.video_vae import VideoEncoder, encode_clip
+from model.video_vae import encode_clip
 from model.video_vae.pixels import IMAGENET_MEAN, IMAGENET_STD
 from queue_schemas.conventions import COMFYUI, DIFFUSERS, Conventions
 
@@ -45,65 +46,14 @@ DEEPER = VideoVaeConfig(
 CONFIGS = pytest.mark.parametrize("config", [SMALL, DEEPER], ids=["small", "deeper"])
 
 
-def make_theirs(config: VideoVaeConfig, *, tiled: bool) -> Any:
-    from diffusers.models.autoencoders.autoencoder_kl_minimax_h3 import AutoencoderKLMiniMaxH3
-
-    assert config.encoder is not None
-    generator = torch.Generator().manual_seed(7)
-    theirs = AutoencoderKLMiniMaxH3(
-        latent_channels=config.latent_channels,
-        block_out_channels=config.encoder.channels,
-        layers_per_block=config.encoder.blocks_per_level,
-        spatial_downsample_factors=config.encoder.space_strides,
-        temporal_downsample_factors=config.encoder.time_strides,
-        norm_num_groups=config.encoder.num_groups,
-        decoder_num_layers=1,
-        decoder_num_attention_heads=1,
-        decoder_attention_head_dim=8,
-        latents_mean=torch.randn(config.latent_channels, generator=generator).tolist(),
-        latents_std=(torch.rand(config.latent_channels, generator=generator) + 0.5).tolist(),
-    ).eval()
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            spread = 0.3 if parameter.dim() == 1 else parameter[0].numel() ** -0.5
-            parameter.copy_(spread * noise + (1.0 if "norm" in name and "weight" in name else 0.0))
-    tile, overlap = config.tile_pixels, config.tile_overlap_pixels
-    if tiled:
-        theirs.enable_tiling(tile, tile, overlap, overlap)
-    else:
-        theirs.disable_tiling()
-    return theirs
-
-
-def make_ours(theirs: Any, config: VideoVaeConfig) -> VideoEncoder:
-    parts = {
-        "down_blocks": "down",
-        "resnets": "block",
-        "conv_shortcut": "nin_shortcut",
-        "downsamplers.0": "downsample",
-    }
-    weights = {}
-    for name, tensor in theirs.state_dict().items():
-        if name.startswith(("encoder.", "quant_conv.")):
-            for part, ours in parts.items():
-                name = name.replace(part, ours)  # noqa: PLW2901 - translated part by part
-            weights[name] = tensor
-    weights["latents_mean"] = torch.tensor(theirs.config.latents_mean)
-    weights["latents_std"] = torch.tensor(theirs.config.latents_std)
-    encoder = VideoEncoder(config)
-    encoder.load_state_dict(weights)
-    return encoder
-
-
 def encode_both(
     config: VideoVaeConfig, frames: np.ndarray[Any, Any], *, tiled: bool, conventions: Conventions
 ) -> tuple[Tensor, Tensor]:
     """Encode as our preset does, and as diffusers' step, of which only the posterior is chosen."""
     from diffusers.modular_pipelines.minimax_h3.encoders import encode_vae_condition
 
-    theirs = make_theirs(config, tiled=tiled)
-    ours = make_ours(theirs, config if tiled else dataclasses.replace(config, tile_pixels=256))
+    theirs = video_vae_of_diffusers(config, tiled=tiled)
+    ours = video_encoder_like(theirs, config if tiled else dataclasses.replace(config, tile_pixels=256))
     found = encode_clip(ours, [frames], conventions=conventions)
     pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None]
     if conventions.condition_posterior == "sample_fp16":
