@@ -24,6 +24,6 @@ def receipt_entries(references: Sequence[ReferenceReceipt]) -> list[dict[str, An
 def _encoded(reference: ReferenceReceipt) -> str:
     if reference.samples is not None:
         return f"{reference.samples / SAMPLE_RATE_HZ:.2f} s"
-    frames = f", {reference.frames} frames" if reference.frames is not None else ""
+    frames = f", {reference.frames} frames" if reference.kind == "video" else ""
     sound = f" with {reference.sound.label}" if reference.sound is not None else ""
     return f"{reference.width}x{reference.height}{frames}{sound}"

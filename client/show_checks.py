@@ -60,7 +60,7 @@ def _table(each: Checked) -> Table:
 def _encoded(reference: CheckedReference) -> str:
     if reference.samples is not None:
         return _seconds(reference.samples)
-    frames = f", {reference.frames} frames" if reference.frames is not None else ""
+    frames = f", {reference.frames} frames" if reference.kind == "video" else ""
     return f"{reference.width}x{reference.height}{frames}"
 
 

@@ -46,8 +46,8 @@ def _item(given: Any, folder: Path) -> Any:
     item = parse_reference(given) if isinstance(given, str) else given
     if not isinstance(item, Mapping):
         return item
-    sound = item.get("audio")
-    named = {} if sound in (None, "auto", "off") else {"audio": _frame(sound, folder)}
+    sound = "off" if item.get("audio") is False else item.get("audio")  # YAML takes off for false
+    named = {} if sound is None else {"audio": sound if sound in ("auto", "off") else _frame(sound, folder)}
     return {**_frame(item, folder), **named}
 
 

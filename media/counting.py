@@ -55,6 +55,7 @@ class Counting:
             label=label,
             width=width,
             height=height,
+            frames=1,
             text_tokens=text + reference_geometry.grid_tokens(grid) + _BLOCK_ENDS,
             tokens=reference_geometry.visual_shape(width, height).video_tokens,
             step_share=0.0,

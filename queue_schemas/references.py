@@ -86,6 +86,8 @@ Keyframe = Annotated[MediaSource, BeforeValidator(_from_text)]
 
 
 def _sound_from_text(value: Any) -> Any:
+    if not isinstance(value, str | dict | MediaSource):
+        raise ValueError("expected auto, off or a file")
     return {"source": value} if isinstance(value, str) and value not in ("auto", "off") else value
 
 

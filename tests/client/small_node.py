@@ -150,6 +150,7 @@ def receipt_of(medium: Medium, number: int) -> ReferenceReceipt:
         sha256=medium.sha256 or "",
         width=64,
         height=64,
+        frames=1,
         text_tokens=12,
         tokens=4,
         rows=(16 + 4 * number, 20 + 4 * number),

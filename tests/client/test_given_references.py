@@ -72,6 +72,7 @@ axes:
     - [a.png, {source: c.mp4, audio: voice.wav}]
     - b.png,size=max
     - ["https://x.example/p/d.png?token=secret"]
+    - [{source: e.mp4, audio: off}]
 """
     )
 
@@ -84,12 +85,14 @@ axes:
         ],
         [{"source": str(tmp_path / "b.png"), "size": "max"}],
         [{"source": "https://x.example/p/d.png?token=secret"}],
+        [{"source": str(tmp_path / "e.mp4"), "audio": "off"}],  # which YAML calls false
     ]
     labels = [label for label, _ in runs]
     assert [label.split(", ")[1] for label in labels] == [
         "references a.png + c.mp4",
         "references b.png",
         "references d.png",
+        "references e.mp4",
     ]
 
 

@@ -72,6 +72,7 @@ def test_a_keyframe_may_be_a_plain_text_and_names_the_workflow():
         ([of_kind("audio")], "sounds alone are no reference"),
         ([{**of_kind("image"), "audio": "off"}], "audio is for clips"),
         ([{**of_kind("video"), "size": "max"}], "size is for pictures"),
+        ([{**of_kind("video"), "audio": False}], "expected auto, off or a file"),
         ([{**of_kind("image"), "weight": 0.5}], "unknown field"),
         ([{"kind": "image", "source": "http://example.org/a.png"}], "http:// is not read"),
         ([{"kind": "image", "source": "file:///etc/passwd"}], "file:// is not read"),
