@@ -22,7 +22,6 @@ class ErrorCode(StrEnum):
     """What went wrong, for programs; `retryable` says whether the same job may succeed later."""
 
     INVALID_REQUEST = "invalid_request"
-    NOT_IMPLEMENTED = "not_implemented"
     CHECKPOINT_MISSING = "checkpoint_missing"
     CHECKPOINT_INVALID = "checkpoint_invalid"
     CHECKPOINT_MISMATCH = "checkpoint_mismatch"
@@ -62,7 +61,6 @@ _RETRYABLE = frozenset(
 _REFUSALS = frozenset(
     {
         ErrorCode.INVALID_REQUEST,
-        ErrorCode.NOT_IMPLEMENTED,
         ErrorCode.CHECKPOINT_MISSING,
         ErrorCode.CHECKPOINT_INVALID,
         ErrorCode.CHECKPOINT_MISMATCH,

@@ -64,15 +64,16 @@ def run_recorded(
     """Run a case of the transformer files from its seed and conditions."""
     inputs = golden("transformer_full")
 
-    def start(recorded: Recorded, dtype: torch.dtype) -> Latents:
+    def start(recorded: Recorded, dtype: torch.dtype, *, device: torch.device = CPU) -> Latents:
         case, seed = recorded.case, recorded.seed
         given, text = recorded_conditions(inputs, f"{case}.in."), inputs[f"{case}.in.text"][0]
         _, frames, height, width = inputs[f"{case}.in.video"][0].shape
         audio = inputs[f"{case}.in.audio"].shape[3]
         shape = LatentShape(frames=frames, height=height, width=width, audio=audio)
+        rows = condition_rows(given, film=shape, seed=seed, conventions=COMFYUI)
         network = PackedNetwork(
-            golden_transformer(recorded.weights, dtype),
-            text,
+            golden_transformer(recorded.weights, dtype).to(device),
+            text.to(device),
             layout=pack(
                 len(text),
                 shape,
@@ -80,12 +81,12 @@ def run_recorded(
                 conditions=[each.shape for each in given],
             ),
             shape=shape,
-            attention=resolve_attention("auto", CPU)[1],
+            attention=resolve_attention("auto", device)[1],
             conventions=COMFYUI,
-            conditions=condition_rows(given, film=shape, seed=seed, conventions=COMFYUI),
+            conditions=ConditionRows(video=rows.video.to(device), audio=rows.audio.to(device)),
         )
-        noise = draw_noise(shape, seed=seed, conventions=COMFYUI).film
-        return run(network, noise, sampler=recorded.sampler, steps=recorded.steps)
+        noise = draw_noise(shape, seed=seed, conventions=COMFYUI).film.to(device)
+        return run(network, noise, sampler=recorded.sampler, steps=recorded.steps).to(CPU)
 
     return start
 
@@ -148,6 +149,16 @@ def test_in_bfloat16_they_stay_as_close_as_bfloat16_does_to_float32(
     wanted, exact = recorded.end(golden, "bf16"), recorded.end(golden, "fp32")
     assert relative_l2(found.video, wanted.video) < 2 * relative_l2(wanted.video, exact.video)
     assert relative_l2(found.audio, wanted.audio) < 2 * relative_l2(wanted.audio, exact.audio)
+
+
+@pytest.mark.gpu
+@RUNS
+def test_a_gpu_leads_them_to_comfyuis_latents_too(
+    golden: Golden, run_recorded: Callable[..., Latents], recorded: Recorded
+) -> None:
+    found = run_recorded(recorded, torch.float32, device=torch.device("cuda"))
+
+    assert worst(found, recorded.end(golden, "fp32")) < 2e-5
 
 
 def stand_in_film(pieces: Iterable[NDArray[np.uint8]]) -> Tensor:

@@ -300,3 +300,21 @@ def test_of_two_transformers_the_workflow_chooses(tiny: Path, tmp_path: Path) ->
         "transformer",
         "ref2va_transformer",
     ]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_references_give_the_same_film_and_the_same_receipts_twice(
+    tiny: Path, pipeline: H3Pipeline
+) -> None:
+    own, media = load_pipeline(models_dir=tiny, device="cuda"), mixed()
+    job = job_of(media, steps=3)
+
+    first, second, on_cpu = (
+        each.generate(job, media, on_progress=lambda _: None, cancelled=lambda: False)
+        for each in (own, own, pipeline)
+    )
+
+    assert np.array_equal(first.frames, second.frames)
+    assert first.references == second.references
+    rows = [(r.place, r.rows, r.text_tokens) for r in first.references]
+    assert rows == [(r.place, r.rows, r.text_tokens) for r in on_cpu.references]

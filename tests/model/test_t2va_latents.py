@@ -14,9 +14,9 @@ from model.config import TransformerConfig
 from model.denoise import denoise, estimate_x0, move, refuse_non_finite
 from model.dit import H3Transformer
 from model.latents import Latents
-from model.network import PackedNetwork
+from model.network import ConditionRows, PackedNetwork
 from model.noise import draw_noise
-from model.packing import pack
+from model.packing import ConditionShape, Role, pack
 from model.sigmas import plan_sigmas
 from queue_schemas.conventions import COMFYUI, DIFFUSERS, Conventions
 from queue_schemas.geometry import LatentShape, latent_shape
@@ -317,12 +317,20 @@ def test_a_float32_run_on_a_gpu_ends_in_comfyuis_latents(
     "ignore:Synchronization debug mode is a prototype"
 )  # torch's own, of the mode itself
 @pytest.mark.parametrize("conventions", [COMFYUI, DIFFUSERS])
-def test_no_step_waits_for_the_gpu(
+def test_no_step_waits_for_the_gpu_with_references_or_without(
     golden: Golden, golden_transformer: MakeTransformer, gpu: torch.device, conventions: Conventions
 ) -> None:
     transformer = golden_transformer("pruned", torch.bfloat16).to(gpu)
     text_embeds = golden("transformer_full")["t2va.in.text"][0].to(gpu)
     network = network_for(transformer, text_embeds, shape=SMALL, conventions=conventions)
+    if conventions is COMFYUI:
+        clip = ConditionShape(role=Role.CLIP, shape=SMALL)
+        network.layout = pack(len(text_embeds), SMALL, conditions=[clip]).to(gpu)
+        network.rope = transformer.rope_table(network.layout)
+        network.conditions = ConditionRows(
+            video=torch.zeros(SMALL.video_tokens, 96, device=gpu),
+            audio=torch.zeros(SMALL.audio_tokens, 32, device=gpu),
+        )
     plan = plan_sigmas(Schedule.SIMPLE, steps=4, shift_video=12.0, shift_audio=3.0, conventions=conventions)
     state, previous_x0 = draw_noise(SMALL, seed=3, conventions=conventions).film.to(gpu), None
     sampler = Sampler.RES_MULTISTEP if conventions.audio_clock == "carried" else Sampler.EULER
