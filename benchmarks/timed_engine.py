@@ -19,7 +19,7 @@ from model.errors import GenerationCancelledError, WrongCheckpointError
 from queue_schemas.benchmark import Backends, CheckpointFile, CheckpointSet, Seconds, Tokens
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.geometry import SAMPLE_RATE_HZ, track_samples
-from queue_schemas.jobs import Job
+from queue_schemas.jobs import ConventionsName, Job
 from worker.command import reported
 from worker.engine import Engine
 from worker.serving import serve
@@ -51,6 +51,9 @@ class TimedPipeline:
         if job.checkpoint != CHECKPOINT:
             raise WrongCheckpointError(wanted=job.checkpoint, resident=CHECKPOINT)
 
+    def count_tokens(self, text: str, *, conventions: ConventionsName) -> int:
+        return len(text.split())
+
     def generate(
         self,
         job: Job,
@@ -58,6 +61,7 @@ class TimedPipeline:
         *,
         on_progress: OnProgress,
         cancelled: Callable[[], bool],
+        reuse_conditioning: bool = True,
     ) -> Generation:
         began = time.monotonic()
         for step in range(1, job.steps + 1):

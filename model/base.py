@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from media.prepared import PreparedMedia
-from queue_schemas.benchmark import Backends, CheckpointSet, Seconds, Tokens
+from queue_schemas.benchmark import Backends, CacheUse, CheckpointSet, Seconds, Tokens
 from queue_schemas.events import ProgressEvent
-from queue_schemas.jobs import Job
+from queue_schemas.jobs import ConventionsName, Job
 from queue_schemas.loras import LoraCard
 from queue_schemas.receipts import PromptReceipt, ReferenceReceipt
 
@@ -36,6 +36,7 @@ class Generation:
     backends: Backends
     seconds: Seconds
     peak_device_bytes: int | None = None
+    conditioning_cache: CacheUse = "off"
     prompt: PromptReceipt | None = None
     references: list[ReferenceReceipt] = field(default_factory=list)
     """In packed order."""
@@ -68,6 +69,9 @@ class Pipeline(Protocol):
     def check(self, job: Job) -> None:
         """Raise the error that `generate` would raise for this job before it costs anything."""
 
+    def count_tokens(self, text: str, *, conventions: ConventionsName) -> int:
+        """Return the text rows that a prompt or label takes; cheap, and safe from any thread."""
+
     def generate(
         self,
         job: Job,
@@ -75,8 +79,11 @@ class Pipeline(Protocol):
         *,
         on_progress: OnProgress,
         cancelled: Callable[[], bool],
+        reuse_conditioning: bool = True,
     ) -> Generation:
         """Make the film; `media` are the job's, as `media.references.prepare_references` returns them.
+
+        Without `reuse_conditioning` prompt and media go through the text encoder whatever is kept of them.
 
         `cancelled` is asked before every step, and every 17 frames of a clip. Raises
         `model.errors.ModelError`.

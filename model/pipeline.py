@@ -21,6 +21,8 @@ from model.attention import available_attention, resolve_attention
 from model.audio_vae import decode_waveform, encode_sound, fit_length, limit_loudness
 from model.base import Generation, OnProgress, PipelineCard
 from model.condition_receipts import make_receipts
+from model.conditioning.cache import Conditioning, ConditioningCache, ConditioningOptions
+from model.conditioning.identity import encoder_identity
 from model.conditions import Condition, bind, encode_condition, in_packed_order, show, watching
 from model.denoise import denoise
 from model.denoiser import Denoiser
@@ -48,7 +50,7 @@ from queue_schemas import geometry
 from queue_schemas.benchmark import Backends, Tokens
 from queue_schemas.conventions import PRESETS
 from queue_schemas.events import ProgressEvent, Stage
-from queue_schemas.jobs import Job, VaeDtype
+from queue_schemas.jobs import ConventionsName, Job, VaeDtype
 from queue_schemas.receipts import PromptReceipt
 
 VAE_DTYPES: Final = {VaeDtype.FLOAT16: torch.float16, VaeDtype.FLOAT32: torch.float32}
@@ -66,12 +68,21 @@ class H3Pipeline:
         *,
         device: torch.device,
         lora_time_embedder: TimeEmbedder | None = None,
+        conditioning: ConditioningOptions | None = None,
     ) -> None:
+        """`conditioning` says where text features are kept; by default nowhere."""
         self.models, self.files, self.device = models, files, device
         transformers = (models.transformer, models.ref2va_transformer)
         self.denoisers = [Denoiser(each, lora_time_embedder) for each in transformers if each is not None]
         self._checkpoint = checkpoint_set(files, tokenizer_identity=models.tokenizer.identity)
         self._facts = device_facts(device)
+        identity = encoder_identity(
+            models.text_encoder,
+            self._checkpoint,
+            tokenizer=models.tokenizer.identity,
+            facts=self._facts,
+        )
+        self._conditioning = ConditioningCache(identity, conditioning or ConditioningOptions())
         self._auto_attention, _ = resolve_attention("auto", device)
         log.info("attention auto on %s is %s", device, self._auto_attention)
 
@@ -100,6 +111,10 @@ class H3Pipeline:
             require_encoder(self.models.audio_encoder, "audio VAE", self.files.audio_vae)
         plan_job(job)
 
+    def count_tokens(self, text: str, *, conventions: ConventionsName) -> int:
+        shown = present(text, (), tokenizer=self.models.tokenizer, conventions=PRESETS[conventions])
+        return len(shown.ids)
+
     @torch.inference_mode()
     def generate(
         self,
@@ -108,6 +123,7 @@ class H3Pipeline:
         *,
         on_progress: OnProgress,
         cancelled: Callable[[], bool],
+        reuse_conditioning: bool = True,
     ) -> Generation:
         self.check(job)
         conventions, clock = PRESETS[job.conventions], StageClock(self.device, on_progress)
@@ -120,7 +136,9 @@ class H3Pipeline:
 
         decoder, reload_note = self._video_decoder(VAE_DTYPES[job.vae_dtype])
         with clock.stage(Stage.TEXT_ENCODE):
-            presentation, text_embeds = self._read(job, ordered, cancelled=cancelled)
+            stop_if(cancelled)
+            presentation, conditioning = self._read(job, ordered, reuse=reuse_conditioning)
+            text_embeds = conditioning.features
         conditions = []
         if ordered:
             with clock.stage(Stage.REFERENCE_ENCODE, steps=len(ordered)):
@@ -174,6 +192,7 @@ class H3Pipeline:
             backends=self._backends(attention_name),
             seconds=clock.seconds(denoise_steps=denoised.step_seconds),
             peak_device_bytes=peak_memory(self.device),
+            conditioning_cache=conditioning.use,
             prompt=prompt,
             references=receipts,
             notes=reload_note,
@@ -189,19 +208,23 @@ class H3Pipeline:
         return self.denoisers[0]
 
     def _read(
-        self, job: Job, media: Sequence[PreparedMedia], *, cancelled: Callable[[], bool]
-    ) -> tuple[Presentation, Tensor]:
-        """Show media and prompt to the text encoder; return what it was shown, and its features [L, C]."""
-        stop_if(cancelled)
-        encoder = self.models.text_encoder
+        self, job: Job, media: Sequence[PreparedMedia], *, reuse: bool
+    ) -> tuple[Presentation, Conditioning]:
+        """Show media and prompt to the text encoder, unless it is known what it makes of them."""
         presentation = present(
             job.prompt,
             [show(medium) for medium in media],
             tokenizer=self.models.tokenizer,
             conventions=PRESETS[job.conventions],
         )
-        see = watching(encoder.encode_vision, media, presentation)
-        return presentation, encoder.encode(presentation, see=see)
+        conditioning = self._conditioning.read(
+            presentation,
+            self.models.text_encoder,
+            reuse=reuse,
+            watch=lambda see: watching(see, media, presentation),
+        )
+        log.info("job %s: conditioning cache: %s", job.job_id, conditioning.told)
+        return presentation, conditioning
 
     def _encode(
         self,

@@ -7,6 +7,7 @@ from typing import Final
 import torch
 
 from model.checkpoints.header import OpenCheckpoint
+from model.conditioning.cache import ConditioningOptions
 from model.errors import DeviceUnavailableError
 from model.loading.files import find_files
 from model.loading.models import OnLoad, load_models
@@ -39,6 +40,7 @@ def load_pipeline(
     on_progress: OnLoad = lambda what: None,
     profile_memory: bool = False,
     drop_cache: bool = False,
+    conditioning: ConditioningOptions | None = None,
 ) -> H3Pipeline:
     """Load a resident set; without any model file named, write h3-tiny below `outputs/` and load that.
 
@@ -47,7 +49,7 @@ def load_pipeline(
     `device` is a torch device name; by default the first CUDA device, else the CPU. The transformer and the
     text encoder compute in bfloat16 on a GPU and in float32 on a CPU, which has no fast bfloat16.
     `profile_memory` adds what is held to every line of progress; `drop_cache` has the system forget the
-    files' pages afterwards, which unified memory gains.
+    files' pages afterwards, which unified memory gains. `conditioning` says where text features are kept.
     Raises ModelError, and InvalidRequestError for a registry of the user's own.
     """
     if uses_h3_tiny(
@@ -92,7 +94,9 @@ def load_pipeline(
         vae_dtype=VAE_DTYPES[VaeDtype.FLOAT16],
         on_progress=tell,
     )
-    pipeline = H3Pipeline(models, files, device=place, lora_time_embedder=time_embedder)
+    pipeline = H3Pipeline(
+        models, files, device=place, lora_time_embedder=time_embedder, conditioning=conditioning
+    )
     for denoiser, loras_of_it in zip(pipeline.denoisers, planned, strict=True):
         for lora_plan, card in loras_of_it:
             tell(f"LoRA {card.name}")

@@ -12,6 +12,9 @@ from queue_schemas.loras import AppliedLora
 from queue_schemas.names import FileIdentity, TransformerTask
 from queue_schemas.receipts import PromptReceipt, ReferenceReceipt
 
+CacheUse = Literal["hit", "miss", "off"]
+"""Whether the text encoder was asked: not on a hit. `off`: nothing is kept, or the request wanted it so."""
+
 
 class CheckpointFile(FileIdentity):
     """One file that a role was loaded from."""
@@ -142,7 +145,7 @@ class BenchmarkRecord(Told):
     """True for the first job that this engine process served."""
     jobs_served: int | None = None
     """Jobs that this engine process had served before."""
-    conditioning_cache: Literal["hit", "miss", "off"] = "off"
+    conditioning_cache: CacheUse = "off"
     tokens: Tokens | None = None
     prompt: PromptReceipt | None = None
     references: list[ReferenceReceipt] = []

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 from pydantic import AfterValidator, ValidationError
 
@@ -49,6 +49,8 @@ class Delivery(Asked):
     """Relative name of the mp4 below the engine's output root; `<job_id>.mp4` when left out."""
     dry_run: bool = False
     """Validate and describe, generate nothing."""
+    conditioning_cache: Literal["use", "off"] = "use"
+    """`off` has prompt and pictures encoded anew, and keeps nothing of them: for measuring."""
 
 
 class T2VARequest(Delivery, T2VAJob):

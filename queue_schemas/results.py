@@ -3,6 +3,7 @@
 from queue_schemas.base import JsonFields, Told, Version1
 from queue_schemas.benchmark import (
     Backends,
+    CacheUse,
     CheckpointSet,
     Environment,
     MediaSummary,
@@ -30,6 +31,7 @@ class GenerateResult(Told):
     backends: Backends
     cold: bool
     jobs_served: int
+    conditioning_cache: CacheUse = "off"
     tokens: Tokens | None = None
     prompt: PromptReceipt | None = None
     references: list[ReferenceReceipt] = []

@@ -17,7 +17,7 @@ from model.errors import GenerationCancelledError, WrongCheckpointError
 from queue_schemas.benchmark import Backends, CheckpointFile, CheckpointSet, Seconds, Tokens
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.geometry import SAMPLE_RATE_HZ, track_samples
-from queue_schemas.jobs import Job
+from queue_schemas.jobs import ConventionsName, Job
 from queue_schemas.loras import LoraCard
 from queue_schemas.receipts import PromptReceipt, ReferenceReceipt
 
@@ -65,6 +65,9 @@ class FakePipeline:
         if job.checkpoint != CHECKPOINT:
             raise WrongCheckpointError(wanted=job.checkpoint, resident=CHECKPOINT)
 
+    def count_tokens(self, text: str, *, conventions: ConventionsName) -> int:
+        return len(text.split())
+
     def generate(
         self,
         job: Job,
@@ -72,6 +75,7 @@ class FakePipeline:
         *,
         on_progress: OnProgress,
         cancelled: Callable[[], bool],
+        reuse_conditioning: bool = True,
     ) -> Generation:
         self._asked = cancelled
         on_progress(ProgressEvent(stage=Stage.TEXT_ENCODE))
@@ -92,6 +96,7 @@ class FakePipeline:
             waveform=_tone(track_samples(job.frames)),
             sample_rate_hz=SAMPLE_RATE_HZ,
             tokens=Tokens(text=8, video=shape.video_tokens, audio=shape.audio_tokens),
+            conditioning_cache="miss" if reuse_conditioning else "off",
             prompt=PromptReceipt(tokens=8, features_sha256="ab" * 32),
             references=[_receipt(item, number) for number, item in enumerate(media)],
             evaluations=job.steps,

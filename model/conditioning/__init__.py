@@ -1,0 +1,1 @@
+"""The conditioning cache: what the text encoder made of a presentation, kept by what it follows from."""
