@@ -2,7 +2,7 @@
 
 import errno
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,12 +31,15 @@ def decode_media(gathered: Gathered | None) -> list["PreparedMedia"]:
         return prepare_references(gathered.asked, gathered.files)
 
 
-def check_media(gathered: Gathered) -> CheckReport:
-    """Return what the job would cost and what becomes of its files. Raises as `decode_media` does."""
+def check_media(gathered: Gathered, *, count_tokens: Callable[[str], int]) -> CheckReport:
+    """Return what the job would cost, text by `count_tokens`, and what becomes of its files.
+
+    Raises as `decode_media` does.
+    """
     from media.checking import check_request  # noqa: PLC0415 - for whoever asks
 
     with _having_room():
-        report = check_request(gathered.asked, gathered.files)
+        report = check_request(gathered.asked, gathered.files, count_tokens=count_tokens)
     return report.model_copy(update={"job": gathered.job.model_dump(mode="json")})
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -129,7 +130,8 @@ class Engine:
 
         Raises ReferenceUnreadableError.
         """
-        report = check_media(gathered)
+        count = partial(self._pipeline.count_tokens, conventions=gathered.job.conventions)
+        report = check_media(gathered, count_tokens=count)
         notes = [*report.notes, *_lora_notes(gathered.job, self._pipeline.card())]
         return report.model_copy(update={"notes": notes})
 

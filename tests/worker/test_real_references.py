@@ -16,6 +16,7 @@ from own_s3 import OwnS3
 from model.startup import load_pipeline
 from model.synthetic.h3_tiny import write_h3_tiny
 from queue_schemas.benchmark import BenchmarkRecord
+from queue_schemas.checks import CheckedReference, CheckReport
 from queue_schemas.events import JobStatus
 from queue_schemas.receipts import ReferenceReceipt
 from queue_schemas.results import GenerateResult, Manifest
@@ -60,6 +61,28 @@ def generate(http: httpx.Client, **fields: Any) -> GenerateResult:
     answer = http.post("/generate", json={**SMALL, **fields})
     assert answer.status_code == 200, answer.text
     return GenerateResult.model_validate_json(answer.content)
+
+
+def test_a_dry_run_counts_what_the_film_then_has(http: httpx.Client, tmp_path: Path) -> None:
+    picture = upload(http, small_media.picture(tmp_path / "fox.png"))
+    clip = upload(http, small_media.clip(tmp_path / "walk.mp4"))
+    references = [{"kind": "video", "source": clip}, {"kind": "image", "source": picture}]
+    job = {"references": references, "prompt": r"\(a fox\) as in <Picture 1>, embedding:none"}
+
+    told = CheckReport.model_validate_json(
+        http.post("/generate", json={**SMALL, **job, "dry_run": True}).content
+    )
+    made = generate(http, **job)
+
+    tokens = made.tokens
+    assert tokens is not None
+    assert made.prompt is not None
+    assert not told.tokens.prompt_is_estimate
+    assert (told.tokens.text, told.tokens.conditions) == (made.prompt.tokens, tokens.conditions)
+    shared = set(CheckedReference.model_fields) - {"step_share", "sound"}
+    assert [reference.model_dump(include=shared) for reference in told.references] == [
+        receipt.model_dump(include=shared) for receipt in made.references
+    ]
 
 
 def test_a_film_from_picture_clip_and_sound_proves_each_of_them(http: httpx.Client, tmp_path: Path) -> None:
