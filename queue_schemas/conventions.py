@@ -62,6 +62,8 @@ class Conventions:
     """Whether the text encoder sees a clip after or before it is cut to 17n + 5 frames for the VAE."""
     sound_cut_to_film: bool
     """Cut a reference sound to the film's length."""
+    sound_filter_in_float32: bool
+    """Compute the taps that bring a sound to 32 kHz in float32, not in float64: up to 4e-5 apart."""
     sound_remainder: Literal["centre_crop", "zero_pad"]
     """What becomes of samples that do not fill an audio latent."""
     vision_bounds: Literal["per_pair", "whole_clip"]
@@ -92,6 +94,7 @@ COMFYUI = Conventions(
     reference_order="by_kind",
     clip_seen="snapped",
     sound_cut_to_film=False,
+    sound_filter_in_float32=True,
     sound_remainder="centre_crop",
     vision_bounds="per_pair",
 )
@@ -118,6 +121,7 @@ DIFFUSERS = Conventions(
     reference_order="request",
     clip_seen="whole",
     sound_cut_to_film=True,
+    sound_filter_in_float32=False,
     sound_remainder="zero_pad",
     vision_bounds="whole_clip",
 )

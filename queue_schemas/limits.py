@@ -73,3 +73,19 @@ IMAGE_BYTES = 30 * 1024 * 1024
 VIDEO_BYTES = 50 * 1024 * 1024
 AUDIO_BYTES = 15 * 1024 * 1024
 """Of one reference file."""
+IMAGE_PIXELS = 89_478_485
+"""A quarter GiB of RGB; Pillow's own bound."""
+CLIP_PIXELS = 8_192 * 4_352
+"""Of one frame: 8K, in whole macroblocks."""
+CLIP_RATE_HZ = 1_000
+"""Frames a second, on average."""
+SOUND_RATE_HZ_MIN = 4_000
+SOUND_RATE_HZ_MAX = 384_000
+MEDIA_STREAMS = 32
+"""Of one file; phones write up to eight."""
+MEDIA_SAMPLES = 4_000_000
+"""Entries that the tables of one file may claim; 15 s of PCM at 192 kHz have 2.9 million."""
+MEDIA_EDITS = 64
+"""Entries of one track's edit list."""
+MEDIA_BOXES = 20_000
+"""Boxes or chunks of one file that are looked at."""
