@@ -56,6 +56,11 @@ def run_id_of(job: JobFields, key: RunKey) -> str:
     return job.job_id + key.suffix
 
 
+def is_repeat(run_id: str) -> bool:
+    """Say whether a run makes a job again that was made before, to be measured or compared."""
+    return run_id.partition("-")[2].startswith("r")
+
+
 def needs_of(job: JobFields, key: RunKey) -> list[str]:
     """Return what a node must have, sorted: `checkpoint:NAME`, `attention:NAME`, `lora:NAME`, `node:NAME`."""
     needs = [f"checkpoint:{job.checkpoint}", *(f"lora:{lora.name}" for lora in job.loras)]

@@ -75,7 +75,13 @@ def reference_key(sha256: str, extension: str) -> str:
     return f"references/{sha256}.{extension}"
 
 
+def conditioning_key(key: str) -> str:
+    """Text features that nodes share, under the hash of what they follow from."""
+    return f"{CONDITIONING_PREFIX}{key}.safetensors"
+
+
+CONDITIONING_PREFIX = "conditioning/"
 RUNS_PREFIX = "runs/"
 SWEEPS_PREFIX = "sweeps/"
-PREFIXES = (RUNS_PREFIX, SWEEPS_PREFIX, "references/")
+PREFIXES = (RUNS_PREFIX, SWEEPS_PREFIX, "references/", CONDITIONING_PREFIX)
 """All that this project writes to, but for single files at the top; others may keep things beside them."""

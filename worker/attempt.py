@@ -22,6 +22,7 @@ from queue_schemas.events import JobError, JobStatus, ProgressEvent, Stage
 from queue_schemas.jobs import JOB_ADAPTER, Job, JobFields
 from queue_schemas.loras import applied_loras, lora_notes
 from queue_schemas.results import EngineReady, GenerateResult, Manifest
+from queue_schemas.runs import is_repeat
 from storage.base import ArtifactStore
 from storage.layout import FILM, LOG, RECORD, REQUEST, attempt_prefix, manifest_key
 from worker.attempt_log import AttemptLog
@@ -110,6 +111,8 @@ def make_film(
     """Have a prepared attempt's film made; `engine_seconds` bounds the wait for a free seat."""
     assert attempt.job is not None, "prepare comes first"
     body = attempt.job.model_dump(mode="json") | {"output": attempt.key(FILM)}
+    if is_repeat(attempt.run_id):
+        body["conditioning_cache"] = "off"  # whoever repeats a run measures it
     token, attempt.slot = attempt.slot.token if attempt.slot else None, None
     attempt.result = engine.generate(body, on_event=on_event, busy_seconds=engine_seconds, reservation=token)
     film = attempt.output_root / attempt.result.output
@@ -257,6 +260,7 @@ def _measured(result: GenerateResult) -> dict[str, Any]:
         "backends": result.backends,
         "cold": result.cold,
         "jobs_served": result.jobs_served,
+        "conditioning_cache": result.conditioning_cache,
         "tokens": result.tokens,
         "prompt": result.prompt,
         "references": result.references,

@@ -19,6 +19,9 @@ from worker.errors import SettingsError
 from worker.options import (
     AudioVae,
     Checkpoint,
+    ConditioningDir,
+    ConditioningDisk,
+    ConditioningMemory,
     Device,
     DrainSeconds,
     DropCache,
@@ -39,6 +42,7 @@ from worker.options import (
     Quiet,
     RedisPort,
     RedisUrl,
+    ShareConditioning,
     StorageUrl,
     TextEncoder,
     TimeEmbedder,
@@ -82,6 +86,10 @@ def run(
     device: Device = None,
     output_dir: OutputDir = None,
     input_root: InputRoot = None,
+    conditioning_memory: ConditioningMemory = None,
+    conditioning_disk: ConditioningDisk = None,
+    conditioning_dir: ConditioningDir = None,
+    share_conditioning: ShareConditioning = None,
     port: Port = None,
     node: Node = None,
     pullers: Pullers = 2,
@@ -109,6 +117,10 @@ def run(
             checkpoint=checkpoint,
             tokenizer_dir=tokenizer_dir,
             output_dir=output_dir,
+            conditioning_memory_gb=conditioning_memory,
+            conditioning_disk_gb=conditioning_disk,
+            conditioning_dir=conditioning_dir,
+            conditioning_shared=share_conditioning,
             port=port,
             node=node,
         )
@@ -160,6 +172,10 @@ def serve(
     device: Device = None,
     output_dir: OutputDir = None,
     input_root: InputRoot = None,
+    conditioning_memory: ConditioningMemory = None,
+    conditioning_disk: ConditioningDisk = None,
+    conditioning_dir: ConditioningDir = None,
+    share_conditioning: ShareConditioning = None,
     host: Host = "127.0.0.1",
     port: Port = None,
     node: Node = None,
@@ -177,6 +193,7 @@ def serve(
         tell("importing the runtime")
         let_idle_threads_sleep()
         from model.startup import load_pipeline  # noqa: PLC0415 - torch
+        from worker.conditioning import conditioning_options  # noqa: PLC0415
 
         pipeline = load_pipeline(
             models_dir=settings.models_dir,
@@ -192,6 +209,7 @@ def serve(
             on_progress=tell,
             profile_memory=profile_memory,
             drop_cache=drop_cache,
+            conditioning=conditioning_options(settings),
         )
         return Engine(
             pipeline, output_root=settings.output_dir, node=node_of(settings), input_root=input_root
@@ -204,6 +222,10 @@ def serve(
             checkpoint=checkpoint,
             tokenizer_dir=tokenizer_dir,
             output_dir=output_dir,
+            conditioning_memory_gb=conditioning_memory,
+            conditioning_disk_gb=conditioning_disk,
+            conditioning_dir=conditioning_dir,
+            conditioning_shared=share_conditioning,
             port=port,
             node=node,
         )

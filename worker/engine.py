@@ -207,7 +207,7 @@ class Engine:
                 started = time.monotonic()
                 media = decode_media(gathered)
                 lined_up = time.monotonic()
-                future = self._gpu.submit(self._denoise, request.job, media, on_event, cancelled)
+                future = self._gpu.submit(self._denoise, request, media, on_event, cancelled)
             except BaseException:
                 self._leave_gpu(None)
                 raise
@@ -229,9 +229,14 @@ class Engine:
         self._encoder.shutdown(wait=True)
 
     def _denoise(
-        self, job: Job, media: Sequence["PreparedMedia"], on_event: OnEvent, cancelled: Cancelled
+        self,
+        request: GenerateRequest,
+        media: Sequence["PreparedMedia"],
+        on_event: OnEvent,
+        cancelled: Cancelled,
     ) -> _Made:
         """Run on the GPU thread."""
+        job = request.job
         started = time.monotonic()
         if cancelled():
             raise GenerationCancelledError(step=0)
@@ -246,7 +251,13 @@ class Engine:
         with self._lock:
             self._running = running
         try:
-            generation = self._pipeline.generate(job, media, on_progress=on_progress, cancelled=cancelled)
+            generation = self._pipeline.generate(
+                job,
+                media,
+                on_progress=on_progress,
+                cancelled=cancelled,
+                reuse_conditioning=request.delivery.conditioning_cache == "use",
+            )
         finally:
             with self._lock:
                 self._running = None
@@ -299,6 +310,7 @@ class Engine:
             backends=generation.backends,
             cold=made.jobs_served == 0,
             jobs_served=made.jobs_served,
+            conditioning_cache=generation.conditioning_cache,
             tokens=generation.tokens,
             prompt=generation.prompt,
             references=generation.references,

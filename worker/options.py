@@ -7,7 +7,12 @@ import typer
 
 from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
 from storage.uri import DEFAULT_STORAGE_URL
-from worker.settings import DEFAULT_OUTPUT_DIR, DEFAULT_PORT
+from worker.settings import (
+    DEFAULT_CONDITIONING_DISK_GB,
+    DEFAULT_CONDITIONING_MEMORY_GB,
+    DEFAULT_OUTPUT_DIR,
+    DEFAULT_PORT,
+)
 
 RedisUrl = Annotated[
     str | None,
@@ -103,6 +108,39 @@ InputRoot = Annotated[
         "--input-root",
         metavar="FOLDER",
         help="Requests to the engine may name files below it by path [none: keys and https links only].",
+    ),
+]
+ConditioningMemory = Annotated[
+    float | None,
+    typer.Option(
+        "--conditioning-memory",
+        metavar="GB",
+        help="Host memory for text features of earlier prompts, 0 for none; default"
+        f" H3_CONDITIONING_MEMORY_GB [{DEFAULT_CONDITIONING_MEMORY_GB:g}].",
+    ),
+]
+ConditioningDisk = Annotated[
+    float | None,
+    typer.Option(
+        "--conditioning-disk",
+        metavar="GB",
+        help="Disk for them, 0 for none; default H3_CONDITIONING_DISK_GB"
+        f" [{DEFAULT_CONDITIONING_DISK_GB:g}].",
+    ),
+]
+ConditioningDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--conditioning-dir",
+        metavar="FOLDER",
+        help="Folder for them; default H3_CONDITIONING_DIR [conditioning below the output folder].",
+    ),
+]
+ShareConditioning = Annotated[
+    bool | None,
+    typer.Option(
+        "--share-conditioning/--no-share-conditioning",
+        help="Share them with other nodes through the store; default H3_CONDITIONING_SHARED [no].",
     ),
 ]
 Node = Annotated[

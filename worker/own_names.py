@@ -3,6 +3,7 @@
 runs/<run_id>/<generation>/attempts/<attempt>/video.mp4     films that pullers ask for, by this name alone
 spool/                                                      films that wait for their store
 references/                                                 what jobs were given, by the hash of its content
+conditioning/                                               text features of earlier prompts
 engine-<node>.log, engine-<node>.log.1                      the engines' logs
 store.json                                                  what tells a store, which no root may be
 .film-….part, .….tmp                                        unfinished files, as all hidden names
@@ -12,14 +13,15 @@ import re
 from pathlib import PurePosixPath
 from typing import Final
 
-from storage.layout import ATTEMPT_FOLDER, FILM, RUNS_PREFIX, STORE_KEY
+from storage.layout import ATTEMPT_FOLDER, CONDITIONING_PREFIX, FILM, RUNS_PREFIX, STORE_KEY
 
 RUNS: Final = RUNS_PREFIX.removesuffix("/")
 SPOOL: Final = "spool"
 REFERENCES: Final = "references"
+CONDITIONING: Final = CONDITIONING_PREFIX.removesuffix("/")
 ENGINE_LOG: Final = "engine-{node}.log"
 _RESERVED: Final = re.compile(
-    rf"\..*|{RUNS}|{SPOOL}|{REFERENCES}|{re.escape(STORE_KEY)}|engine-.*\.log(\.[0-9]+)?"
+    rf"\..*|{RUNS}|{SPOOL}|{REFERENCES}|{CONDITIONING}|{re.escape(STORE_KEY)}|engine-.*\.log(\.[0-9]+)?"
 )
 
 

@@ -21,6 +21,9 @@ from worker.machine import node_name
 
 DEFAULT_OUTPUT_DIR: Final = Path("outputs/engine")
 DEFAULT_PORT: Final = 8033
+DEFAULT_CONDITIONING_MEMORY_GB: Final = 2.0
+DEFAULT_CONDITIONING_DISK_GB: Final = 10.0
+_MOST_GB: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,12 @@ class Settings:
     fleet: str = DEFAULT_FLEET
     node: str | None = None
     """Name of this node; host name and engine port when not set."""
+    conditioning_memory_gb: float = DEFAULT_CONDITIONING_MEMORY_GB
+    conditioning_disk_gb: float = DEFAULT_CONDITIONING_DISK_GB
+    """Bounds of the conditioning cache; 0 turns a level off."""
+    conditioning_dir: Path | None = None
+    """Its folder; `conditioning` below `output_dir` when not set."""
+    conditioning_shared: bool = False
     redis_named: bool = False
     """Whether somebody said which queue to use; then a node must not start one of its own."""
 
@@ -57,6 +66,11 @@ class Settings:
             raise SettingsError(
                 f"{self.node!r} is no node name: letters, digits, '.', '_' and '-', at most 100"
             )
+        for bound in (self.conditioning_memory_gb, self.conditioning_disk_gb):
+            if not 0 <= bound <= _MOST_GB:
+                raise SettingsError(
+                    f"the conditioning cache cannot have {bound:g} GB; give 0 to {_MOST_GB:,}"
+                )
         if self.engine_url is not None:
             _check_engine_url(self.engine_url)
         if self.api_token is not None and not (self.api_token.isascii() and self.api_token.isprintable()):
@@ -83,6 +97,12 @@ def read_settings(environ: Mapping[str, str] | None = None) -> tuple[Settings, l
         api_token=values.get("H3_API_TOKEN"),
         fleet=values.get("H3_FLEET", DEFAULT_FLEET),
         node=values.get("H3_NODE"),
+        conditioning_memory_gb=_gigabytes(
+            values, "H3_CONDITIONING_MEMORY_GB", DEFAULT_CONDITIONING_MEMORY_GB
+        ),
+        conditioning_disk_gb=_gigabytes(values, "H3_CONDITIONING_DISK_GB", DEFAULT_CONDITIONING_DISK_GB),
+        conditioning_dir=_path(values.get("H3_CONDITIONING_DIR")),
+        conditioning_shared=_switch(values, "H3_CONDITIONING_SHARED"),
         redis_named="H3_REDIS_URL" in values,
     )
     return settings, warnings
@@ -105,6 +125,10 @@ def child_environment(settings: Settings) -> dict[str, str]:
         "H3_API_TOKEN": settings.api_token,
         "H3_FLEET": settings.fleet,
         "H3_NODE": settings.node,
+        "H3_CONDITIONING_MEMORY_GB": str(settings.conditioning_memory_gb),
+        "H3_CONDITIONING_DISK_GB": str(settings.conditioning_disk_gb),
+        "H3_CONDITIONING_DIR": _text(settings.conditioning_dir),
+        "H3_CONDITIONING_SHARED": str(int(settings.conditioning_shared)),
     }
     kept = {name: value for name, value in os.environ.items() if name not in named}
     return kept | {name: value for name, value in named.items() if value is not None}
@@ -141,6 +165,20 @@ def _port(value: str | None) -> int:
     if not value.isdecimal() or not value.isascii() or len(value) > 5:
         raise SettingsError(f"H3_PORT is {value!r}; write a number, for example {DEFAULT_PORT}")
     return int(value)
+
+
+def _gigabytes(values: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        return float(values.get(name, default))
+    except ValueError:
+        raise SettingsError(f"{name} is {values[name]!r:.100}; write gigabytes, such as {default:g}") from None
+
+
+def _switch(values: Mapping[str, str], name: str) -> bool:
+    text = values.get(name, "0")
+    if text not in ("0", "1"):
+        raise SettingsError(f"{name} is {text!r:.100}; write 1 or 0")
+    return text == "1"
 
 
 def _check_engine_url(url: str) -> None:

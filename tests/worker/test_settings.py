@@ -36,6 +36,10 @@ def test_every_name_of_a_node_is_read() -> None:
             "H3_API_TOKEN": "secret-token",
             "H3_FLEET": "farm",
             "H3_NODE": "spark-1",
+            "H3_CONDITIONING_MEMORY_GB": "0.5",
+            "H3_CONDITIONING_DISK_GB": "100",
+            "H3_CONDITIONING_DIR": "/kept",
+            "H3_CONDITIONING_SHARED": "1",
         }
     )
 
@@ -51,6 +55,10 @@ def test_every_name_of_a_node_is_read() -> None:
         api_token="secret-token",
         fleet="farm",
         node="spark-1",
+        conditioning_memory_gb=0.5,
+        conditioning_disk_gb=100.0,
+        conditioning_dir=Path("/kept"),
+        conditioning_shared=True,
         redis_named=True,
     )
 
@@ -76,6 +84,10 @@ def test_an_unknown_name_is_a_warning_with_the_nearest_one_and_an_error_when_str
         ("H3_ENGINE_URL", "http://127.0.0.1:8033/engine"),
         ("H3_FLEET", "a:b"),
         ("H3_NODE", "a b"),
+        ("H3_CONDITIONING_MEMORY_GB", "2 GB"),
+        ("H3_CONDITIONING_MEMORY_GB", "nan"),
+        ("H3_CONDITIONING_DISK_GB", "-1"),
+        ("H3_CONDITIONING_SHARED", "yes"),
         ("H3_API_TOKEN", "naïve"),
     ],
 )
