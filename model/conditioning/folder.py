@@ -29,7 +29,7 @@ _UNFINISHED: Final = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}\.part")
 class FolderLevel:
     """Made without a fault, whatever the folder is."""
 
-    name = "disk"
+    name = "folder"
 
     def __init__(self, folder: Path, *, max_bytes: int, free_bytes: int = FREE_BYTES) -> None:
         self._folder, self._max_bytes, self._free_bytes = folder, max_bytes, free_bytes

@@ -36,7 +36,7 @@ class SharedStore(Protocol):
 class SharedLevel:
     """Reads with a time-out; writes are slow, so they belong into the background."""
 
-    name = "shared"
+    name = "store"
 
     def __init__(self, store: SharedStore, *, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._store, self._answer_seconds = store, answer_seconds

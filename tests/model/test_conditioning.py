@@ -241,7 +241,7 @@ def test_the_next_process_finds_on_disk_what_this_one_computed(
     second, third = (later.read(shown(ONE), encoder) for _ in range(2))
 
     assert calls["language"] == 1
-    assert use_of(second) == ("hit", "hit in disk")
+    assert use_of(second) == ("hit", "hit in folder")
     assert use_of(third) == ("hit", "hit in memory")
     assert torch.equal(second.features, first.features)
     assert torch.equal(third.features, first.features)
@@ -315,7 +315,7 @@ def test_an_entry_that_is_not_what_it_should_be_is_removed_and_a_miss(
 
     assert read.use == "miss"
     assert torch.equal(read.features, right)
-    assert f"entry {path.stem} (disk) is not used" in caplog.text
+    assert f"entry {path.stem} (folder) is not used" in caplog.text
     wait_for(lambda: path.exists() and path.read_bytes() == data)  # written anew
     assert on_disk(tmp_path).read(shown(), encoder).use == "hit"
 
@@ -375,7 +375,7 @@ def test_what_one_node_computed_the_other_finds_and_keeps_on_its_disk(
 
     second = ConditioningCache(IDENTITY, options).read(shown(ONE), encoder)
 
-    assert use_of(second) == ("hit", "hit in shared")
+    assert use_of(second) == ("hit", "hit in store")
     assert torch.equal(second.features, first.features)
     assert calls["language"] == 1
     wait_for(

@@ -102,3 +102,19 @@ def test_the_identity_is_that_of_file_dtype_and_tokenizer(pipeline: H3Pipeline) 
     assert found.tokenizer == models.tokenizer.identity
     assert set(found.versions) == {"torch", "transformers"}
     assert all(found.versions.values())
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_hit_is_the_miss_and_the_film_without_a_cache(pipeline: H3Pipeline) -> None:
+    folder = pipeline.files.text_encoder.path.parents[1]
+    options = ConditioningOptions(memory_bytes=10_000_000)
+    on_gpu = load_pipeline(models_dir=folder, device="cuda", conditioning=options)
+    media = [small.picture("references[0]"), small.clip("references[1]", frames=5)]
+
+    miss, hit = (film(on_gpu, *media, prompt="a fox") for _ in range(2))
+    off = film(on_gpu, *media, prompt="a fox", reuse=False)
+
+    assert [made.conditioning_cache for made in (miss, hit, off)] == ["miss", "hit", "off"]
+    assert same(hit, miss)
+    assert same(off, miss)
+    assert hit.prompt == miss.prompt == off.prompt
