@@ -171,7 +171,9 @@ def _gigabytes(values: Mapping[str, str], name: str, default: float) -> float:
     try:
         return float(values.get(name, default))
     except ValueError:
-        raise SettingsError(f"{name} is {values[name]!r:.100}; write gigabytes, such as {default:g}") from None
+        raise SettingsError(
+            f"{name} is {values[name]!r:.100}; write gigabytes, such as {default:g}"
+        ) from None
 
 
 def _switch(values: Mapping[str, str], name: str) -> bool:
