@@ -22,6 +22,7 @@ _RUN_BYTES: Final = 16 * 1024 * 1024
 @dataclass(slots=True, kw_only=True)
 class _Claims:
     boxes: int = 0
+    has_index: bool = False
     tracks: int = 0
     samples: int = 0
     edits: int = 0
@@ -35,6 +36,10 @@ def check_boxes(file: BinaryIO, *, size_bytes: int) -> dict[int, list[int]]:
     """
     claims = _Claims()
     _walk(file, 0, size_bytes, claims)
+    if not claims.has_index:
+        raise ReferenceUnreadableError(
+            "its index is missing: it is cut off or was never finished; make it anew"
+        )
     return claims.matrices
 
 
@@ -53,6 +58,7 @@ def _walk(file: BinaryIO, start: int, end: int, claims: _Claims) -> None:
         stop = min(start + length, end)
         if length < body - start:
             return
+        claims.has_index |= name in (b"moov", b"meta")  # of a film; of an AVIF
         if name in _CONTAINERS:
             if name == b"trak":
                 _count_track(claims)
@@ -82,8 +88,8 @@ def _count(file: BinaryIO, name: bytes, body: int, stop: int, claims: _Claims) -
     if name in (b"stsz", b"stz2"):
         claimed = int.from_bytes(head[8:12])
     elif name in _RUNS:
-        rows = file.read(max(0, min(stop - body - 8, _RUN_BYTES)) // 8 * 8 - 4)
-        table = head[8:12] + rows
+        file.seek(body + 8)
+        table = file.read(max(0, min(stop - body - 8, _RUN_BYTES)))
         claimed = sum(int.from_bytes(table[at : at + 4]) for at in range(0, len(table) - 7, 8))
     else:
         claimed = int.from_bytes(head[4:8])

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from media.admission import check_shape
+from media.colours import BACKGROUND_NAME
 from media.errors import ReferenceUnreadableError
 from media.hdr import HDR_RULE, PRIMARIES_NAMES, TRANSFER_NAMES, hdr_to_srgb, is_wide, wide_to_srgb
 from media.pixels import Pixels, ToRgb, Turn, is_hdr, turn_of_frame, upright_size
@@ -167,7 +168,7 @@ def _colour_changes(frame: av.VideoFrame) -> list[str]:
     found = []
     bits = max((component.bits for component in frame.format.components), default=8)
     if any(component.is_alpha for component in frame.format.components):
-        found.append("Its transparent parts were laid over white.")
+        found.append(f"What is transparent in it was laid over {BACKGROUND_NAME}.")
     if is_hdr(frame):
         found.append(f"HDR ({TRANSFER_NAMES[frame.color_trc]}) was converted to sRGB: {HDR_RULE}.")
     elif bits > 8:

@@ -19,8 +19,8 @@ from media.admission import check_bytes, check_one_length, check_shape
 from media.errors import ReferenceUnreadableError
 from media.pixels import Turn, turn_of, upright_size
 from media.sniff import AIFF, AVI, CAF, FLAC, MATROSKA, MP4, WAV, FileForm, sniff
-from media.streams import codec_name, display_matrices, film_of, open_streams, sound_of
-from media.timing import slot_of
+from media.streams import codec_name, display_matrices, film_of, is_cover, open_streams, sound_of
+from media.timing import on_rate, slot_of
 from queue_schemas import limits
 from queue_schemas.references import Kind
 
@@ -62,7 +62,8 @@ class MediaFacts:
     """Of a clip, at 24 a second, uncut."""
     sound: SoundFacts | None = None
     """None where there is no track, or an empty one."""
-    streams: int = 1
+    tracks_told: tuple[str, ...] = ()
+    """A sentence for each track that is left out."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,27 +120,42 @@ def _stream_facts(path: Path, form: FileForm, kind: Kind, num_bytes: int) -> Med
         sound = sound_of(container)
         if kind == "video" and film is None:
             raise ReferenceUnreadableError("it has no pictures; give it as a reference of kind audio")
-        tracks = _measure(container, [stream for stream in (film, sound) if stream is not None])
+        films = [stream for stream in container.streams.video if not is_cover(stream)]
+        streams: list[VideoStream | AudioStream] = [*films, *container.streams.audio]
+        tracks = _measure(container, streams)
         if form in _INDEXED:
-            for stream in (film, sound):
-                if stream is not None:
-                    _check_whole(container, stream, tracks[stream.index])
+            _check_whole(container, streams, tracks)
         sound_facts = _sound_facts(sound, tracks) if sound is not None else None
+        told = _told(container, kind, has_empty_sound=sound is not None and sound_facts is None)
         if film is None:
-            return _of_sound(form, sound_facts, num_bytes=num_bytes, streams=len(container.streams))
+            return _of_sound(form, sound_facts, num_bytes=num_bytes, told=told)
         turn = turn_of(matrices[film.id]) if film.id in matrices else Turn()
-        return _of_clip(
-            form, film, tracks[film.index], turn=turn, sound=sound_facts, num_bytes=num_bytes,
-            streams=len(container.streams),
-        )  # fmt: skip
+        track = tracks[film.index]
+        return _of_clip(form, film, track, turn=turn, sound=sound_facts, num_bytes=num_bytes, told=told)
 
 
-def _of_sound(form: FileForm, sound: SoundFacts | None, *, num_bytes: int, streams: int) -> MediaFacts:
+def _told(container: InputContainer, kind: Kind, *, has_empty_sound: bool) -> tuple[str, ...]:
+    films, sounds = container.streams.video, container.streams.audio
+    found = []
+    if kind == "audio" and film_of(container) is not None:
+        found.append("Its pictures are not used.")
+    if kind == "video" and sum(not is_cover(stream) for stream in films) > 1:
+        found.append("It has several tracks of pictures; the first is used.")
+    if len(sounds) > 1:
+        found.append(f"It has {len(sounds)} tracks of sound; the default one is used.")
+    if has_empty_sound:
+        found.append("Its track of sound is empty and counts as none.")
+    return tuple(found)
+
+
+def _of_sound(
+    form: FileForm, sound: SoundFacts | None, *, num_bytes: int, told: tuple[str, ...]
+) -> MediaFacts:
     if sound is None:
         raise ReferenceUnreadableError("it has no sound, or an empty track of it; give a file with sound")
     check_one_length("audio", sound.seconds, slack=PADDING_SECONDS)
     return MediaFacts(
-        kind="audio", form=form, num_bytes=num_bytes, seconds=sound.seconds, sound=sound, streams=streams
+        kind="audio", form=form, num_bytes=num_bytes, seconds=sound.seconds, sound=sound, tracks_told=told
     )
 
 
@@ -151,12 +167,18 @@ def _of_clip(
     turn: Turn,
     sound: SoundFacts | None,
     num_bytes: int,
-    streams: int,
+    told: tuple[str, ...],
 ) -> MediaFacts:
     if not track.packets or track.first is None:
         raise ReferenceUnreadableError("its track of pictures is empty; give a file with pictures")
     step = 1 / film.average_rate if film.average_rate else Fraction(1, 24)
-    length = track.last - track.first + (track.last_duration or step)
+    assert film.time_base is not None
+    length = on_rate(
+        track.last - track.first + (track.last_duration or step),
+        index=track.packets,
+        rate=film.average_rate,
+        tick=2 * film.time_base,
+    )
     check_one_length("video", float(length))
     width, height = upright_size(film.width, film.height, aspect=film.sample_aspect_ratio, turn=turn)
     check_shape(width, height)
@@ -179,7 +201,7 @@ def _of_clip(
         seconds=float(length),
         frames=slot_of(length),
         sound=sound,
-        streams=streams,
+        tracks_told=told,
     )
 
 
@@ -207,9 +229,9 @@ def _measure(container: InputContainer, streams: list[VideoStream | AudioStream]
             raise ReferenceUnreadableError(f"it has more than {_PACKETS:,} packets; write it anew")
         if packet.is_corrupt:
             raise ReferenceUnreadableError("it is damaged or cut off; give the whole file")
-        track = tracks[packet.stream_index]
+        track = tracks.get(packet.stream_index)
         stamp = packet.pts if packet.pts is not None else packet.dts
-        if not packet.size or stamp is None or packet.is_discard:
+        if track is None or not packet.size or stamp is None or packet.is_discard:
             continue
         start, duration = stamp * packet.time_base, (packet.duration or 0) * packet.time_base
         track.packets += 1
@@ -220,14 +242,24 @@ def _measure(container: InputContainer, streams: list[VideoStream | AudioStream]
     return tracks
 
 
-def _check_whole(container: InputContainer, stream: VideoStream | AudioStream, track: _Track) -> None:
-    """Refuse a track that ends before its own header and its file's both say."""
-    if stream.duration is None or stream.time_base is None or container.duration is None or not track.packets:
+def _check_whole(
+    container: InputContainer, streams: list[VideoStream | AudioStream], tracks: dict[int, _Track]
+) -> None:
+    """Refuse a file one of whose tracks ends before its own header says, or all before the file's does."""
+    if container.duration is None:
         return
-    declared = min(stream.duration * stream.time_base, Fraction(container.duration, 1_000_000))
-    if track.end - min(track.first or Fraction(0), Fraction(0)) < declared - _CUT_SECONDS:
-        what = "pictures" if isinstance(stream, VideoStream) else "sound"
-        raise ReferenceUnreadableError(
-            f"it is cut off, with {what} for {float(track.end):.2f} s of {float(declared):.2f} s;"
-            " give the whole file"
-        )
+    whole = Fraction(container.duration, 1_000_000)
+    ends = {stream.index: tracks[stream.index].end for stream in streams if tracks[stream.index].packets}
+    last = max(ends.values(), default=whole)
+    for stream in streams:
+        if stream.index not in ends:
+            continue
+        own = stream.duration * stream.time_base if stream.duration and stream.time_base else None
+        # An edit list may play less of a track than its own length; the file's counts what is played.
+        declared, end = (whole, last) if own is None else (min(own, whole), ends[stream.index])
+        if end - min(tracks[stream.index].first or Fraction(0), Fraction(0)) < declared - _CUT_SECONDS:
+            what = "pictures" if isinstance(stream, VideoStream) else "sound"
+            raise ReferenceUnreadableError(
+                f"it is cut off, with {what} for {float(end):.2f} s of {float(declared):.2f} s;"
+                " give the whole file"
+            )

@@ -4,6 +4,7 @@ Pillow reads every form but two kinds of HDR: PQ or HLG in HEIC goes through lib
 PNG through libav, since Pillow gives those in 8. Every decoder is named, so no other one is tried.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,7 +87,8 @@ def _open(file: BinaryIO, form: FileForm) -> Iterator[Image.Image]:
     except ReferenceUnreadableError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ReferenceUnreadableError(f"{error}; give a smaller picture") from error
+        found = re.search(r"\((\d+) pixels\)", str(error))
+        raise _too_many_pixels(f"{int(found[1]):,}" if found else "far more") from error
     except _FAULTS as error:
         raise ReferenceUnreadableError(
             f"{form.name} that cannot be decoded: {_said(error)}; save it anew as PNG or JPEG"
@@ -99,13 +101,16 @@ def _said(error: BaseException) -> str:
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
+def _too_many_pixels(found: str) -> ReferenceUnreadableError:
+    return ReferenceUnreadableError(
+        f"it has {found} pixels; at most {limits.IMAGE_PIXELS:,} are read; shrink it"
+    )
+
+
 def _header(image: Image.Image, file: BinaryIO, form: FileForm) -> PictureHeader:
     width, height = image.size
     if width * height > limits.IMAGE_PIXELS:
-        raise ReferenceUnreadableError(
-            f"it has {width}x{height} = {width * height:,} pixels; at most {limits.IMAGE_PIXELS:,} are read;"
-            " shrink it"
-        )
+        raise _too_many_pixels(f"{width}x{height} = {width * height:,}")
     if not width or not height:
         raise ReferenceUnreadableError(f"it has {width}x{height} pixels; give a picture with some")
     if form is not TIFF and _orientation_before(image) in _SIDEWAYS:  # Pillow has turned a TIFF's size

@@ -47,6 +47,10 @@ class _File:
     def sha256(self) -> str:
         return self.medium.sha256 or sha256_of(self.path)
 
+    def told(self) -> list[str]:
+        """Return what its name and header alone give to tell."""
+        return [*ending_change(self.name, self.facts.form), *self.facts.tracks_told]
+
     @contextmanager
     def naming(self) -> Iterator[None]:
         """Give what is raised inside the file's name and place."""
@@ -148,7 +152,7 @@ def _fitted(file: _File, size_for: Callable[[int, int], tuple[int, int]], *, how
     return PreparedPicture(
         place=file.medium.place,
         sha256=file.sha256,
-        changes=[*ending_change(file.name, file.facts.form), *changes, *scaled],
+        changes=[*file.told(), *changes, *scaled],
         pixels=np.array(fitted),
     )
 
@@ -159,7 +163,7 @@ def _clip(
     facts = file.facts
     assert facts.frames is not None
     assert facts.seconds is not None
-    changes = ending_change(file.name, facts.form)
+    changes = file.told()
     with file.naming():
         try:
             seen, _ = rules.clip_frames(facts.frames, film_frames=job.frames, conventions=conventions)
@@ -197,7 +201,6 @@ def _own_sound(
 ) -> PreparedSound | None:
     """Return a clip's own sound, which begins with its pictures; what is missing is added to `changes`."""
     if file.facts.sound is None:
-        changes.append("It has no sound, or an empty track of it: none is used.")
         return None
     with file.naming():
         decoded = cut_to_limit(_decode(file, origin=origin))
@@ -222,7 +225,7 @@ def _decode(file: _File, *, origin: Fraction | None = None) -> DecodedSound:
 
 def _sound(job: Ref2VAJob, file: _File, decoded: DecodedSound, conventions: Conventions) -> PreparedSound:
     samples, changes = to_model_rate(decoded, film_frames=job.frames, conventions=conventions)
-    named = ending_change(file.name, file.facts.form) if file.medium.kind == "audio" else []
+    named = file.told() if file.medium.kind == "audio" else []
     return PreparedSound(
         place=file.medium.place, sha256=file.sha256, changes=[*named, *changes], samples=samples
     )

@@ -56,7 +56,7 @@ def display_matrices(path: Path) -> dict[int, list[int]]:
 
 def film_of(container: InputContainer) -> VideoStream | None:
     """Return the track of pictures that is used: the first that is no cover."""
-    return next((stream for stream in container.streams.video if not _is_cover(stream)), None)
+    return next((stream for stream in container.streams.video if not is_cover(stream)), None)
 
 
 def sound_of(container: InputContainer) -> AudioStream | None:
@@ -71,7 +71,7 @@ def codec_name(stream: VideoStream | AudioStream) -> str:
     return context.codec.canonical_name if context is not None else "unknown codec"
 
 
-def _is_cover(stream: VideoStream) -> bool:
+def is_cover(stream: VideoStream) -> bool:
     return bool(stream.disposition & stream.disposition.attached_pic)
 
 

@@ -35,8 +35,7 @@ class Slots:
             self._first = stamp or Fraction(0)
         step = 1 / self._rate if self._rate else self._tick
         seconds = self._last + step * bool(self._index) if stamp is None else stamp - self._first
-        if self._rate is not None and abs(seconds - self._index / self._rate) <= self._tick:
-            seconds = self._index / self._rate
+        seconds = on_rate(seconds, index=self._index, rate=self._rate, tick=self._tick)
         self._index += 1
         self._last = max(self._last, seconds)
         return slot_of(self._last)
@@ -46,9 +45,13 @@ class Slots:
         if not duration:
             duration = 1 / self._rate if self._rate else Fraction(1, FPS)
         seconds = self._last + duration
-        if self._rate is not None and abs(seconds - self._index / self._rate) <= 2 * self._tick:
-            seconds = self._index / self._rate
-        return slot_of(seconds)
+        return slot_of(on_rate(seconds, index=self._index, rate=self._rate, tick=2 * self._tick))
+
+
+def on_rate(seconds: Fraction, *, index: int, rate: Fraction | None, tick: Fraction) -> Fraction:
+    """Return exactly `index` / `rate` for what the clock's coarseness alone may have moved from it."""
+    exact = index / rate if rate else None
+    return exact if exact is not None and abs(seconds - exact) <= tick else seconds
 
 
 def slot_of(seconds: Fraction) -> int:

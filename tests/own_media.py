@@ -99,6 +99,7 @@ def write_clip(
         for name, value in (colours or {}).items():
             setattr(stream.codec_context, name, value)
         track = None
+        lengths: dict[int, int] = {}  # of what each stamp begins, which encoders forget
         for number, picture in enumerate(pictures):
             frame = _frame(picture, pix_fmt, colours or {})
             if not number:
@@ -113,9 +114,14 @@ def write_clip(
             start = times[number] if times else number / Fraction(fps)
             end = times[number + 1] if times else (number + 1) / Fraction(fps)
             frame.time_base = time_base
-            frame.pts, frame.duration = round(start / time_base), round((end - start) / time_base)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
+            frame.pts = round(start / time_base)
+            lengths[frame.pts] = round(end / time_base) - frame.pts
+            for packet in stream.encode(frame):
+                packet.duration = lengths[packet.pts]
+                container.mux(packet)
+        for packet in stream.encode(None):
+            packet.duration = lengths[packet.pts]
+            container.mux(packet)
         if track is not None:
             track.write()
     return path
@@ -160,6 +166,8 @@ class _Sound:
             np.ascontiguousarray(self._samples), format="fltp", layout=self._layout
         )
         block.sample_rate, block.time_base, block.pts = self._rate, Fraction(1, self._rate), self._start
+        if not self._samples.size:
+            return
         for frame in [*resampler.resample(block), *resampler.resample(None)]:
             self._container.mux(self._stream.encode(frame))
         self._container.mux(self._stream.encode(None))
