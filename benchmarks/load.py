@@ -1,7 +1,8 @@
 """How fast a transformer's file becomes a model on the GPU: `python -m benchmarks.load FILE`.
 
-Three ways for the same bytes out of the page cache: copied to the GPU and nothing else, read tensor by
-tensor, and loaded with every check, from the header on. Beside them the bus alone, from pinned memory. A file
+Four ways for the same bytes out of the page cache: copied to the GPU by our lanes and nothing else, read
+tensor by tensor, loaded with every check, from the header on, and, as the peer, by safetensors' own
+`load_file`, which checks no value. Beside them the bus alone, from pinned memory. A file
 of random weights will do (`python -m model.synthetic --variant dit_pruned_nvfp4 --size full FILE`).
 Prints a table, then the record as one JSON line; needs a CUDA GPU.
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors.torch import load_file
 
 from model.checkpoints.header import Header, OpenCheckpoint, read_header
 from model.checkpoints.header_text import TensorEntry
@@ -31,6 +33,7 @@ from worker.machine import git_commit, node_name
 LIMIT: Final = 1.3
 """What loading may take, as a multiple of the copy alone."""
 NUM_WARMUP: Final = 1
+PEER_REPEATS: Final = 3
 _BUS_BYTES: Final = 256 * 1024 * 1024
 _BUS_COPIES: Final = 20
 
@@ -49,6 +52,8 @@ class LoadRecord:
     copy_median_ms: float
     """The payload as one tensor: the bound."""
     read_median_ms: float
+    safetensors_median_ms: float
+    """The reference library, tensors to the GPU and nothing else."""
     load_median_ms: float
     load_best_ms: float
     load_over_copy: float
@@ -74,6 +79,10 @@ def measure_load(path: Path, *, num_repeats: int) -> LoadRecord:
     load = _times(lambda: _load(read_header(path), device=device), num_repeats=num_repeats)
     peak = torch.cuda.max_memory_allocated(device)
     module = _load(header, device=device)
+    touched = _touched_bytes() - host  # before the peer, who maps the file
+    model_bytes = sum(tensor.nbytes for tensor in module.state_dict().values())
+    del module
+    peer = _times(lambda: load_file(path, device="cuda"), num_repeats=PEER_REPEATS)
     return LoadRecord(
         case=f"load/{path.stem}",
         environment=_environment(device),
@@ -84,13 +93,14 @@ def measure_load(path: Path, *, num_repeats: int) -> LoadRecord:
         bus_gb_per_s=round(_bus(device), 1),
         copy_median_ms=statistics.median(copy),
         read_median_ms=statistics.median(read),
+        safetensors_median_ms=statistics.median(peer),
         load_median_ms=statistics.median(load),
         load_best_ms=min(load),
         load_over_copy=round(statistics.median(load) / statistics.median(copy), 3),
         load_gb_per_s=round(header.size_bytes / statistics.median(load) / 1e6, 1),
         peak_device_bytes=peak,
-        model_bytes=sum(tensor.nbytes for tensor in module.state_dict().values()),
-        host_bytes=_touched_bytes() - host,
+        model_bytes=model_bytes,
+        host_bytes=touched,
     )
 
 

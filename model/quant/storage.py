@@ -5,6 +5,7 @@ Sources: the published headers; comfy-kitchen 0.2.40 for padding.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from model.checkpoints.expressions import round_up
@@ -24,6 +25,7 @@ class StoredTensor:
     optional: bool = False
 
 
+@lru_cache(maxsize=256)
 def stored_tensors(marker: Marker, *, shape: tuple[int, int]) -> Mapping[str, StoredTensor]:
     """Return suffix to form for a weight of `shape` [O, I], the marker itself left out."""
     rows, columns = shape
