@@ -72,6 +72,10 @@ _REFUSALS = frozenset(
 """The same files and the same job will never do."""
 
 
+UNTOLD_TAG: Final = "(file)"
+"""Names a choice to pydantic alone: no field that a caller wrote, so no part of a place that is told."""
+
+
 class SchemaError(ValueError):
     """Base of every error this package raises on purpose."""
 
@@ -103,9 +107,11 @@ def _explain_one(fault: Mapping[str, Any], known_fields: list[str]) -> str:
         and (len(place) > 1 or fault["type"] == "value_error")
     ):
         place = place[1:]
-    path = ".".join(shortened(str(part), limits.NAME_CHARACTERS) for part in place)
+    parts = [shortened(str(part), limits.NAME_CHARACTERS) for part in place if part != UNTOLD_TAG]
+    path = ".".join(parts)
     if fault["type"] == "extra_forbidden":
-        return f"unknown field {path!r}{nearest_hint(path, known_fields)}"
+        hint = nearest_hint(path, known_fields) if len(parts) == 1 else ""
+        return f"unknown field {path!r}{hint}"
     if fault["type"] == "missing":
         return f"field {path!r} is missing"
     message = _IN_JSON.get(fault["type"]) or str(fault["msg"]).removeprefix("Value error, ")

@@ -334,13 +334,25 @@ def infer_workflow(fields: Mapping[str, Any]) -> str:
         if not isinstance(named, str) or named not in WORKFLOWS:
             shown = shortened(repr(named), limits.NAME_CHARACTERS)
             raise InvalidRequestError(f"workflow: {shown} is none of {', '.join(WORKFLOWS)}")
+        _check_media_fields(
+            fields, named, fault=f"workflow {named} takes no {{}}; leave workflow out, or name another"
+        )
         return named
     keyframes = any(fields.get(name) is not None for name in ("first_frame", "last_frame"))
     if fields.get("references") and keyframes:
         raise InvalidRequestError("references and keyframes exclude each other; name one kind")
     if fields.get("references"):
         return "ref2va"
-    return "fl2va" if keyframes else "t2va"
+    workflow = "fl2va" if keyframes else "t2va"
+    _check_media_fields(fields, workflow, fault="{} names no file; name one, or leave it out")
+    return workflow
+
+
+def _check_media_fields(fields: Mapping[str, Any], workflow: str, *, fault: str) -> None:
+    """Refuse files of another workflow, and empty fields for them. Raises InvalidRequestError."""
+    for name in ("references", "first_frame", "last_frame"):
+        if name in fields and name not in WORKFLOWS[workflow].model_fields:
+            raise InvalidRequestError(fault.format(name))
 
 
 def build_job(
@@ -352,7 +364,7 @@ def build_job(
     Raises InvalidRequestError with one sentence for every fault found.
     """
     workflow = infer_workflow(fields)
-    filled = {"workflow": workflow, **with_made_for(fields, loras)}
+    filled = {**with_made_for(fields, loras), "workflow": workflow}
     filled.setdefault("seed", draw_seed())
     if checkpoint is not None:
         filled.setdefault("checkpoint", checkpoint)

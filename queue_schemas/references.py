@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from queue_schemas import limits
 from queue_schemas.base import Asked, Text
+from queue_schemas.errors import UNTOLD_TAG
 
 Kind = Literal["image", "video", "audio"]
 KINDS: Final[tuple[Kind, ...]] = ("image", "video", "audio")
@@ -91,13 +92,22 @@ def _sound_from_text(value: Any) -> Any:
     return {"source": value} if isinstance(value, str) and value not in ("auto", "off") else value
 
 
+def _sound_tag(value: Any) -> str:
+    """Say which of both a sound is, so that only what is wrong with that one is told."""
+    return "word" if isinstance(value, str) else UNTOLD_TAG
+
+
 class ReferenceItem(MediaSource):
     """One reference of a `ref2va` job; their order is semantic."""
 
     kind: Kind
     size: Literal["match", "max"] = "match"
     """Of a picture: shrunk to the film's area, or to a short edge of 2048 pixels; never enlarged."""
-    audio: Annotated[Literal["auto", "off"] | MediaSource, BeforeValidator(_sound_from_text)] = "auto"
+    audio: Annotated[
+        Annotated[Literal["auto", "off"], Tag("word")] | Annotated[MediaSource, Tag(UNTOLD_TAG)],
+        Discriminator(_sound_tag),
+        BeforeValidator(_sound_from_text),
+    ] = "auto"
     """Of a clip: its own sound where it has any, none, or that of another file."""
 
     @model_validator(mode="after")

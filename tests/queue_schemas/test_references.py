@@ -73,7 +73,12 @@ def test_a_keyframe_may_be_a_plain_text_and_names_the_workflow():
         ([{**of_kind("image"), "audio": "off"}], "audio is for clips"),
         ([{**of_kind("video"), "size": "max"}], "size is for pictures"),
         ([{**of_kind("video"), "audio": False}], "expected auto, off or a file"),
-        ([{**of_kind("image"), "weight": 0.5}], "unknown field"),
+        ([{**of_kind("video"), "audio": {}}], r"^field 'references.0.audio.source' is missing$"),
+        ([{**of_kind("video"), "audio": {"source": 1}}], "^references.0.audio.source: Input should be"),
+        ([{**of_kind("video"), "audio": {"source": KEY, "sha256": "x"}}], "^references.0.audio.sha256: "),
+        ([{**of_kind("video"), "audio": {"source": KEY, "kind": 1}}], "^unknown field '.*audio.kind'$"),
+        ([{**of_kind("video"), "audio": ""}], "^references.0.audio.source: a source has 1 to 2,000"),
+        ([{**of_kind("image"), "weight": 0.5}], "^unknown field 'references.0.weight'$"),
         ([{"kind": "image", "source": "http://example.org/a.png"}], "http:// is not read"),
         ([{"kind": "image", "source": "file:///etc/passwd"}], "file:// is not read"),
         ([{"kind": "image", "source": ""}], "a source has 1 to 2,000 characters"),
@@ -90,6 +95,24 @@ def test_what_is_refused_says_why(references, said):
 def test_diffusers_conventions_leave_no_choice_of_size():
     with pytest.raises(InvalidRequestError, match="short edge of 2048"):
         job_with({"kind": "image", "source": KEY, "size": "max"}, conventions="diffusers")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"workflow": "t2va", "references": [of_kind("image")]}, "workflow t2va takes no references; leave"),
+        ({"workflow": "ref2va", "last_frame": KEY}, "workflow ref2va takes no last_frame; leave"),
+        ({"references": []}, "references names no file; name one, or leave it out"),
+        ({"first_frame": None}, "first_frame names no file"),
+    ],
+)
+def test_files_that_no_workflow_or_another_takes_are_told_as_such(fields, said):
+    with pytest.raises(InvalidRequestError, match=said):
+        build_job({"prompt": "a fox", **fields}, checkpoint="c")
+
+
+def test_a_workflow_that_is_null_is_inferred():
+    assert build_job({"prompt": "a", "workflow": None, "last_frame": KEY}, checkpoint="c").workflow == "fl2va"
 
 
 def test_workflows_without_their_files_are_refused():
