@@ -40,7 +40,7 @@ def resolve(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRules:
-    """Time limits of one fetch; the last three fields are for tests, which have no public machine."""
+    """Limits of one fetch; the last three fields are for tests, which have no public machine."""
 
     connect_seconds: float = 10.0
     """For each address that is tried, and as long again for its TLS."""
@@ -49,6 +49,8 @@ class LinkRules:
     total_seconds: float = 300.0
     """From the beginning to the last byte; the system's resolver has a limit of its own."""
     redirects: int = 5
+    wanted: Callable[[], bool] = lambda: True
+    """Asked before every act; where it says no, the time is over."""
     also_allowed: frozenset[str] = frozenset()
     """Addresses that are reached although they are not public."""
     ca_file: Path | None = None
@@ -242,20 +244,21 @@ class _Connection(http.client.HTTPConnection):
             )
         context = ssl.create_default_context(cafile=self._rules.ca_file)
         self._tls = self._first(addresses, context)
-        self.sock = _Timed(self._tls, self._rules.read_seconds, self._deadline)
+        self.sock = _Timed(self._tls, self._rules, self._deadline)
 
     def _first(self, addresses: list[str], context: ssl.SSLContext) -> ssl.SSLSocket:
         """Return a connection to the first address that takes one."""
         last: OSError = OSError("no address")
+        rules = self._rules
         for address in addresses:
             try:
-                seconds = _left(self._rules.connect_seconds, self._deadline)
+                seconds = _left(rules, rules.connect_seconds, self._deadline)
                 plain = socket.create_connection((address, self.port), seconds)
             except OSError as error:
                 last = error
                 continue
             try:
-                plain.settimeout(_left(self._rules.connect_seconds, self._deadline))
+                plain.settimeout(_left(rules, rules.connect_seconds, self._deadline))
                 # A body without a length ends with TLS's own end only: no ragged one.
                 return context.wrap_socket(plain, server_hostname=self.host, suppress_ragged_eofs=False)
             except OSError as error:
@@ -267,18 +270,18 @@ class _Connection(http.client.HTTPConnection):
 class _Timed:
     """The part of a socket that http.client uses; a sender of single bytes gains no time by them."""
 
-    def __init__(self, sock: ssl.SSLSocket, seconds: float, deadline: float) -> None:
-        self._sock, self._seconds, self._deadline = sock, seconds, deadline
+    def __init__(self, sock: ssl.SSLSocket, rules: LinkRules, deadline: float) -> None:
+        self._sock, self._rules, self._deadline = sock, rules, deadline
 
     def sendall(self, data: Any) -> None:
-        self._sock.settimeout(_left(self._seconds, self._deadline))
+        self._sock.settimeout(_left(self._rules, self._rules.read_seconds, self._deadline))
         self._sock.sendall(data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(_Reader(self))
 
     def receive_into(self, buffer: Any) -> int:
-        self._sock.settimeout(_left(self._seconds, self._deadline))
+        self._sock.settimeout(_left(self._rules, self._rules.read_seconds, self._deadline))
         return self._sock.recv_into(buffer)
 
     def close(self) -> None:
@@ -296,9 +299,9 @@ class _Reader(io.RawIOBase):
         return self._sock.receive_into(buffer)
 
 
-def _left(seconds: float, deadline: float) -> float:
-    """Return how long the next act may take. Raises TimeoutError where no time is left."""
+def _left(rules: LinkRules, seconds: float, deadline: float) -> float:
+    """Return how long the next act may take. Raises TimeoutError where no time is left, or nobody waits."""
     left = min(seconds, deadline - time.monotonic())
-    if left <= 0:
+    if left <= 0 or not rules.wanted():
         raise TimeoutError
     return left

@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 from weakref import WeakSet
@@ -27,6 +27,7 @@ from starlette.routing import Route
 from queue_schemas import limits
 from queue_schemas.errors import ErrorCode, InvalidRequestError, explain
 from queue_schemas.events import ErrorEvent, JobError, ProgressEvent, ResultEvent
+from queue_schemas.references import is_link
 from queue_schemas.requests import GenerateRequest, load_json_object, parse_request
 from queue_schemas.reservations import RESERVATION_HEADER, Reservation, ReservationRequest
 from queue_schemas.results import GenerateResult
@@ -60,12 +61,21 @@ class EngineSlot:
             call.progress.put_nowait(None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """Where requests wait before they have a seat."""
+
+    uploads: Lane = field(default_factory=lambda: Lane(threads=2, most=_WAITING, what="taking of files"))
+    files: Lane = field(default_factory=lambda: Lane(threads=2, most=_WAITING, what="reading of files"))
+    links: Lane = field(default_factory=lambda: Lane(threads=2, most=_WAITING, what="fetching of links"))
+    """Apart, since slow links of others must not keep a puller's job, whose files are here."""
+    checks: Lane = field(default_factory=lambda: Lane(threads=1, most=_WAITING, what="checking of requests"))
+
+
 def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
     """Return the service. `slot.engine` may be set later; until then everything answers 503."""
     threads = ThreadPoolExecutor(SEATS, thread_name_prefix="request")
-    uploads = Lane(threads=2, most=_WAITING, what="taking of files")
-    files = Lane(threads=2, most=_WAITING, what="fetching of files")
-    checks = Lane(threads=1, most=_WAITING, what="checking of requests")
+    lanes = _Lanes()
 
     def entrance(
         answer: Callable[[Request, Engine], Awaitable[Response]],
@@ -100,11 +110,11 @@ def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
                 held.callback(engine.release, reservation)
             parsed = await _read_request(request, engine)
             engine.check(parsed)
-            parsed, gathered = await _gather(parsed, engine, lane=files)
+            parsed, gathered = await _gather(parsed, engine, lanes=lanes, caller=request)
             held.enter_context(gathered)
             if parsed.delivery.dry_run:
-                with checks.taken():
-                    report = await checks.run(partial(engine.describe, gathered))
+                with lanes.checks.taken():
+                    report = await lanes.checks.run(partial(engine.describe, gathered))
                 return JSONResponse(report.model_dump(mode="json"))
             engine.take_seat(reservation)
             held.pop_all()  # the call's from here on
@@ -123,8 +133,8 @@ def make_app(slot: EngineSlot, *, doors: Doors) -> Starlette:
         return JSONResponse(_reserve(engine, act, await _read_body(request)).model_dump(mode="json"))
 
     async def upload(request: Request, engine: Engine) -> Response:
-        with uploads.taken():
-            return await receive_reference(request, engine.sources.folder, lane=uploads)
+        with lanes.uploads.taken():
+            return await receive_reference(request, engine.sources.folder, lane=lanes.uploads)
 
     async def film(request: Request, engine: Engine) -> Response:
         return serve_film(engine.output_root, request.path_params["name"])
@@ -156,13 +166,23 @@ def _ready(slot: EngineSlot) -> Response:
 
 
 async def _gather(
-    request: GenerateRequest, engine: Engine, *, lane: Lane
+    request: GenerateRequest, engine: Engine, *, lanes: _Lanes, caller: Request
 ) -> tuple[GenerateRequest, Gathered]:
-    """Have a request's files here, and look at it again now that the job has its identity."""
+    """Have a request's files here, and look at it again now that the job has its identity.
+
+    A caller that goes away has nothing more fetched.
+    """
     if not request.job.media:
         return request, Gathered(request.job, request.job)
-    with lane.taken():
-        gathered = await lane.run(partial(gather, request.job, engine.sources))
+    lane = lanes.links if any(is_link(medium.source) for medium in request.job.media) else lanes.files
+    gone = threading.Event()
+    rules = replace(engine.sources.links, wanted=lambda: not gone.is_set())
+    watcher = asyncio.create_task(_watch(caller, gone))
+    try:
+        with lane.taken():
+            gathered = await lane.run(partial(gather, request.job, replace(engine.sources, links=rules)))
+    finally:
+        watcher.cancel()
     try:
         request = request.model_copy(update={"job": gathered.job})
         engine.check(request)
@@ -214,7 +234,7 @@ class _Call:
         """Begin, and cancel when the caller of `request` goes away, also before a response has begun."""
         self._future = threads.submit(self._run)
         self._future.add_done_callback(lambda _: self._post(None))
-        self._watcher = asyncio.create_task(self._watch(request))
+        self._watcher = asyncio.create_task(_watch(request, self._cancelled))
 
     def _run(self) -> GenerateResult:
         with self._gathered as gathered:
@@ -244,10 +264,12 @@ class _Call:
             return ErrorEvent(error=told(error))
         return ResultEvent(result=self._future.result().model_dump(mode="json"))
 
-    async def _watch(self, request: Request) -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        self._cancelled.set()
+
+async def _watch(caller: Request, gone: threading.Event) -> None:
+    """Set `gone` when the caller goes away; its body has been read."""
+    while (await caller.receive())["type"] != "http.disconnect":
+        pass
+    gone.set()
 
 
 async def _events(call: _Call) -> AsyncIterator[bytes]:

@@ -105,6 +105,49 @@ def test_a_first_frame_by_link_is_fetched_and_no_query_is_kept(
     assert len(link_server.heads) == 1
 
 
+def test_callers_with_slow_links_keep_nobody_and_nothing_is_fetched_for_one_who_left(
+    *,
+    pipeline: FakePipeline,
+    make_fields: MakeFields,
+    inputs: Path,
+    tmp_path: Path,
+    link_server: LinkServer,
+    link_rules: LinkRules,
+) -> None:
+    left = threading.Event()
+
+    def drip(caller: Any) -> None:
+        caller.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        try:
+            while not left.wait(0.02):
+                caller.sendall(b"y")
+        except OSError:
+            left.set()
+
+    link_server.answers |= {"/slow.png": drip, "/fox.png": whole((inputs / "fox.png").read_bytes())}
+    slow, quick = (make_fields(first_frame=link_server.link(f"/{name}.png")) for name in ("slow", "fox"))
+    for body in (slow, quick):
+        del body["workflow"]
+    with serving(pipeline, tmp_path / "engine", links=link_rules) as http:
+        key = upload(http, inputs / "fox.png")
+
+        def leave() -> None:
+            with pytest.raises(httpx.ReadTimeout):
+                http.post("/generate", json=slow, timeout=1.0)
+
+        callers = [threading.Thread(target=leave) for _ in range(3)]
+        for caller in callers:
+            caller.start()
+        stored = http.post("/generate", json={**quick, "first_frame": key}, timeout=5)
+        kept = any(caller.is_alive() for caller in callers)
+        for caller in callers:
+            caller.join(10)
+        linked = http.post("/generate", json=quick, timeout=10)
+
+    assert (stored.status_code, linked.status_code, kept) == (200, 200, True)
+    assert left.wait(10)
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
