@@ -5,6 +5,7 @@ names no range, the limited one. Transparent frames are laid over white. HDR com
 coded.
 """
 
+import threading
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
@@ -28,12 +29,7 @@ _MATRICES: Final = (0, 1, 2, 4, 5, 6, 7, 9, 10)
 """Those that libswscale converts, by H.273's numbers."""
 _HD_LINES: Final = 720
 _FULL_RANGE: Final = 2
-_FLAGS: Final = (
-    Interpolation.BICUBIC
-    | Interpolation.ACCURATE_RND
-    | Interpolation.FULL_CHR_H_INT
-    | Interpolation.FULL_CHR_H_INP
-)
+_EXACT: Final = Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INT | Interpolation.FULL_CHR_H_INP
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,37 +86,49 @@ def is_hdr(frame: av.VideoFrame) -> bool:
 
 
 class ToRgb:
-    """Converts frames of one clip; owns libswscale's state."""
+    """Converts frames of one clip; safe from several threads, each with libswscale's state of its own."""
 
     def __init__(self) -> None:
-        self._reformatter = VideoReformatter()
+        self._own = threading.local()
 
-    def __call__(self, frame: av.VideoFrame, *, wide: bool = False) -> Pixels:
-        """Return coded-size RGB [H, W, 3]: uint8, or full-range uint16 where `wide`."""
-        if frame.width * frame.height > limits.CLIP_PIXELS:
-            raise ReferenceUnreadableError(
-                f"a frame has {frame.width}x{frame.height} pixels; at most {limits.CLIP_PIXELS:,} are read"
-            )
-        if frame.colorspace not in _MATRICES:
-            raise ReferenceUnreadableError(
-                f"its colours are coded by matrix {frame.colorspace} of H.273, which is not read;"
-                " convert it to BT.709 or BT.2020"
-            )
+    def __call__(self, frame: av.VideoFrame, *, wide_size: tuple[int, int] | None = None) -> Pixels:
+        """Return RGB [H, W, 3]: of the coded size in 8 bits, or of `wide_size` in full-range 16 bits."""
+        _check(frame)
         if frame.colorspace == _UNSAID:
             frame.colorspace = _BT709 if min(frame.width, frame.height) >= _HD_LINES else _BT601
         has_alpha = any(component.is_alpha for component in frame.format.components)
-        target = ("rgba64le" if wide else "rgba") if has_alpha else ("rgb48le" if wide else "rgb24")
+        if wide_size is None:
+            target, flags = "rgba" if has_alpha else "rgb24", Interpolation.BICUBIC | _EXACT
+        else:
+            target, flags = "rgba64le" if has_alpha else "rgb48le", Interpolation.LANCZOS | _EXACT
         full = frame.color_range == _FULL_RANGE or frame.format.name.startswith("yuvj")
-        converted = self._reformatter.reformat(
+        if not hasattr(self._own, "reformatter"):
+            self._own.reformatter = VideoReformatter()
+        width, height = wide_size or (frame.width, frame.height)
+        converted = self._own.reformatter.reformat(
             frame,
+            width=width,
+            height=height,
             format=target,
             src_color_range=ColorRange.JPEG if full else ColorRange.MPEG,
             dst_color_range=ColorRange.JPEG,
-            interpolation=_FLAGS,
+            interpolation=flags,
             threads=1,
         )
         pixels = converted.to_ndarray()
         return _over_background(pixels) if has_alpha else pixels
+
+
+def _check(frame: av.VideoFrame) -> None:
+    if frame.width * frame.height > limits.CLIP_PIXELS:
+        raise ReferenceUnreadableError(
+            f"a frame has {frame.width}x{frame.height} pixels; at most {limits.CLIP_PIXELS:,} are read"
+        )
+    if frame.colorspace not in _MATRICES:
+        raise ReferenceUnreadableError(
+            f"its colours are coded by matrix {frame.colorspace} of H.273, which is not read;"
+            " convert it to BT.709 or BT.2020"
+        )
 
 
 def _over_background(pixels: Pixels) -> Pixels:

@@ -118,12 +118,12 @@ def _decode(
     while frame is not None and not track.full:
         if frame.sample_rate != rate or _channels(frame) != channels:
             raise ReferenceUnreadableError("its sound changes rate or channels midway; write it anew")
-        track.add(matrix @ _values(frame), _time(frame))
+        values = _values(frame)
+        if not np.isfinite(values).all():
+            raise _broken(stream, "it holds samples that are not finite")
+        track.add(matrix @ values, _time(frame))
         frame = next(frames, None)
-    samples = track.samples(until=ends)
-    if not np.isfinite(samples).all():
-        raise _broken(stream, "it holds samples that are not finite")
-    return _mixed(samples, rate, channels, track.changes)
+    return _mixed(track.samples(until=ends), rate, channels, track.changes)
 
 
 def _mixed(

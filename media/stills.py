@@ -17,5 +17,5 @@ def decode_still(path: Path, form: FileForm) -> NDArray[np.uint16]:
     with open_streams(path, form) as container:
         for frame in container.decode(video=0):
             assert isinstance(frame, av.VideoFrame)
-            return ToRgb()(frame, wide=True).astype(np.uint16, copy=False)
+            return ToRgb()(frame, wide_size=(frame.width, frame.height)).astype(np.uint16, copy=False)
     raise ReferenceUnreadableError(f"{form.name} without a picture in it")

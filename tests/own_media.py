@@ -82,7 +82,7 @@ def write_clip(
     sound_start: float = 0.0,
     format: str | None = None,
 ) -> Path:
-    """Write pictures (RGB [H, W, 3], or planes of `pix_fmt` as libav lays them out) and perhaps sound.
+    """Write pictures (RGB or RGBA [H, W, C], or planes of `pix_fmt` as libav has them), perhaps sound.
 
     `times` are stamps in seconds, one per picture and one for the end; else the rate is constant. `turned` is
     anticlockwise, as `VideoFrame.rotation`. `colours` sets fields of the encoder such as `color_trc`.
@@ -129,7 +129,8 @@ def write_clip(
 
 def _frame(picture: NDArray[Any], pix_fmt: str, colours: Mapping[str, int]) -> av.VideoFrame:
     if picture.ndim == 3:
-        return av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24").reformat(
+        layout = "rgba" if picture.shape[2] == 4 else "rgb24"
+        return av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format=layout).reformat(
             format=pix_fmt,
             dst_colorspace=colours.get("colorspace"),
             dst_color_range=colours.get("color_range"),
@@ -176,4 +177,17 @@ class _Sound:
 def write_picture(path: Path, pixels: NDArray[np.uint8], **options: Any) -> Path:
     """Save a picture by Pillow in the form that the name ends in."""
     Image.fromarray(pixels).save(path, **options)
+    return path
+
+
+def spoil(path: Path, kind: str, *, first: int = 0) -> Path:
+    """Overwrite the packets of one track, from the `first`, with noise; the container stays whole."""
+    noise = np.random.default_rng(1)
+    with av.open(str(path)) as container:
+        (stream,) = (stream for stream in container.streams if stream.type == kind)
+        places = [(packet.pos, packet.size) for packet in container.demux(stream) if packet.size]
+    data = bytearray(path.read_bytes())
+    for at, size in places[first:]:
+        data[at : at + size] = noise.integers(0, 256, size, dtype=np.uint8).tobytes()
+    path.write_bytes(data)
     return path

@@ -1,0 +1,61 @@
+"""A long clip of large frames in bounded memory, by a real file in a process of its own."""
+
+import json
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import own_media
+import pytest
+
+GIB = 1024**3
+PROGRAM = """
+import json, resource, sys, time
+from pathlib import Path
+from media.references import prepare_references
+from queue_schemas.jobs import build_job
+
+reference = {"kind": "video", "source": sys.argv[1]}
+job = build_job({"prompt": "x", "frames": 362, "references": [reference]}, checkpoint="any")
+start = time.monotonic()
+(clip,) = prepare_references(job, {"references[0]": Path(sys.argv[1])})
+seconds = time.monotonic() - start
+total = sum(int(piece[0, 0, 0, 0]) for piece in clip.frames)
+told = {"frames": clip.num_frames, "width": clip.width, "height": clip.height, "seconds": seconds}
+print(json.dumps({**told, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pix_fmt", "transfer"), [("yuv420p", 1), ("yuv420p10le", 16)], ids=["8 bits", "HDR"]
+)
+def test_fifteen_seconds_of_4k_need_less_than_a_gigabyte(tmp_path: Path, pix_fmt: str, transfer: int) -> None:
+    texture = np.random.default_rng(1).integers(60, 200, (270, 480), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
+    deep = pix_fmt.endswith("10le")
+
+    def pictures():
+        for number in range(360):
+            luma = np.roll(texture, 8 * number, axis=1)
+            planes = np.concatenate([luma, np.full((1080, 3840), 128, np.uint8)])
+            yield planes.astype(np.uint16) * 4 if deep else planes
+
+    path = own_media.write_clip(
+        tmp_path / "4k.mp4",
+        pictures(),
+        pix_fmt=pix_fmt,
+        options={"preset": "ultrafast", "crf": "30", "bf": "3", "refs": "4"},
+        colours={"color_trc": transfer, "color_primaries": 9 if deep else 1, "colorspace": 9 if deep else 1},
+        time_base=Fraction(1, 24),
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path)], capture_output=True, text=True, check=True, timeout=600
+    )
+
+    told = json.loads(done.stdout)
+    assert (told["frames"], told["width"], told["height"]) == (345, 1344, 768)
+    assert told["peak"] < GIB, told
+    assert 1_000_000 < path.stat().st_size < 50 * 1024 * 1024
+    print(told, path.stat().st_size)  # noqa: T201 - what a person who runs it alone wants to know
