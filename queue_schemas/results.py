@@ -42,7 +42,6 @@ class GenerateResult(Told):
     peak_device_bytes: int | None = None
     media: MediaSummary | None = None
     files: list[OutputFile] = []
-    dry_run: bool = False
 
 
 class StoredReference(Told):
