@@ -120,6 +120,10 @@ def _stream_facts(path: Path, form: FileForm, kind: Kind, num_bytes: int) -> Med
         sound = sound_of(container)
         if kind == "video" and film is None:
             raise ReferenceUnreadableError("it has no pictures; give it as a reference of kind audio")
+        if film is not None and film.codec_context is None:
+            raise ReferenceUnreadableError(
+                "its pictures are of a codec that is not known; give H.264 or HEVC"
+            )
         films = [stream for stream in container.streams.video if not is_cover(stream)]
         streams: list[VideoStream | AudioStream] = [*films, *container.streams.audio]
         tracks = _measure(container, streams)

@@ -61,6 +61,8 @@ def decode_sound(
     with open_streams(path, form) as container:
         stream = sound_of(container)
         assert stream is not None  # its header was looked at
+        if stream.codec_context is None:
+            raise _broken(stream, "its codec is not known")
         try:
             return _decode(container, stream, origin, ends=ends if form is MP4 else None)
         except (av.FFmpegError, ValueError) as error:

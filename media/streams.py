@@ -42,7 +42,8 @@ def open_streams(path: Path, form: FileForm) -> Iterator[InputContainer]:
             str(path.absolute()), format=demuxer, options=options, metadata_errors="replace"
         ) as container:
             yield container
-    except (av.FFmpegError, ValueError) as error:
+    except (av.FFmpegError, ValueError, IndexError) as error:
+        # IndexError: PyAV cannot follow a track that shows up midway, as in a damaged transport stream.
         raise ReferenceUnreadableError(
             f"{form.name} that cannot be read: {_said(error)}; write it anew, or give another file"
         ) from error
