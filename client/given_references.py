@@ -12,11 +12,9 @@ from typing import Any, Final
 from client.errors import SweepInputError
 from client.media_kinds import kind_of
 from queue_schemas.errors import nearest_hint
-from queue_schemas.references import stored_sha256
+from queue_schemas.references import KEYFRAMES, MEDIA_FIELDS, stored_sha256
 from storage.links import show_link
 
-KEYFRAMES: Final = ("first_frame", "last_frame")
-MEDIA_FIELDS: Final = ("references", *KEYFRAMES)
 _OPTIONS: Final = {"kind": "image, video or audio", "size": "match or max", "audio": "auto, off or a file"}
 _OPTION = re.compile(r"(?<!\\),(?=[A-Za-z_]+=)")
 

@@ -21,12 +21,13 @@ import yaml
 
 from client.errors import SweepInputError
 from client.given_files import read_given_file
-from client.given_references import MEDIA_FIELDS, short_names
+from client.given_references import short_names
 from client.sweep_references import with_references_beside
 from client.sweeps import draw_seeds, excerpt, frames_of_seconds, read_prompts
 from queue_schemas import limits
 from queue_schemas.errors import InvalidRequestError, nearest_hint
 from queue_schemas.jobs import WORKFLOWS
+from queue_schemas.references import MEDIA_FIELDS
 from queue_schemas.requests import load_json_object
 from queue_schemas.runs import Priority
 

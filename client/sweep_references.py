@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from client.given_references import KEYFRAMES, MEDIA_FIELDS, parse_reference
-from queue_schemas.references import is_local
+from client.given_references import parse_reference
+from queue_schemas.references import KEYFRAMES, MEDIA_FIELDS, is_local
 
 
 def with_references_beside(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -27,6 +27,8 @@ from queue_schemas.errors import InvalidRequestError, explain
 from queue_schemas.loras import JobLora, MadeFor, with_made_for
 from queue_schemas.names import Name
 from queue_schemas.references import (
+    KEYFRAMES,
+    MEDIA_FIELDS,
     Keyframe,
     MediaSource,
     Medium,
@@ -249,11 +251,11 @@ def _without_sources(value: Any) -> Any:
         return [_without_sources(item) for item in value]
     if not isinstance(value, dict) or "source" not in value:
         return value
-    defaults = {"size": "match", "audio": "auto"}
+    fields = ReferenceItem.model_fields
     return {
         name: _without_sources(part)
         for name, part in value.items()
-        if name != "source" and defaults.get(name) != part
+        if name != "source" and part != fields[name].default
     }
 
 
@@ -338,7 +340,7 @@ def infer_workflow(fields: Mapping[str, Any]) -> str:
             fields, named, fault=f"workflow {named} takes no {{}}; leave workflow out, or name another"
         )
         return named
-    keyframes = any(fields.get(name) is not None for name in ("first_frame", "last_frame"))
+    keyframes = any(fields.get(name) is not None for name in KEYFRAMES)
     if fields.get("references") and keyframes:
         raise InvalidRequestError("references and keyframes exclude each other; name one kind")
     if fields.get("references"):
@@ -350,7 +352,7 @@ def infer_workflow(fields: Mapping[str, Any]) -> str:
 
 def _check_media_fields(fields: Mapping[str, Any], workflow: str, *, fault: str) -> None:
     """Refuse files of another workflow, and empty fields for them. Raises InvalidRequestError."""
-    for name in ("references", "first_frame", "last_frame"):
+    for name in MEDIA_FIELDS:
         if name in fields and name not in WORKFLOWS[workflow].model_fields:
             raise InvalidRequestError(fault.format(name))
 

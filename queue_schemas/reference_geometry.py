@@ -12,6 +12,7 @@ from typing import Final
 from queue_schemas import geometry, limits
 from queue_schemas.conventions import Conventions
 from queue_schemas.geometry import LatentShape
+from queue_schemas.references import KINDS, Kind
 
 PICTURE_EDGE: Final = 2_048
 SEEN_STRIDE: Final = 12
@@ -123,13 +124,12 @@ def sound_latents(samples: int, *, conventions: Conventions) -> int:
     return -(-samples // geometry.AUDIO_HOP_SAMPLES)
 
 
-def packed_order(kinds: Sequence[str], *, conventions: Conventions) -> list[int]:
+def packed_order(kinds: Sequence[Kind], *, conventions: Conventions) -> list[int]:
     """Return the references' places in the order in which they are labelled and packed."""
     places = range(len(kinds))
     if conventions.reference_order == "request":
         return list(places)
-    rank = {"image": 0, "video": 1, "audio": 2}
-    return sorted(places, key=lambda place: rank[kinds[place]])
+    return sorted(places, key=lambda place: KINDS.index(kinds[place]))
 
 
 def _grid(width: int, height: int, *, pixels: int, frames: int, bounds: tuple[int, int]) -> tuple[int, int]:

@@ -17,6 +17,9 @@ from queue_schemas.errors import UNTOLD_TAG
 
 Kind = Literal["image", "video", "audio"]
 KINDS: Final[tuple[Kind, ...]] = ("image", "video", "audio")
+KEYFRAMES: Final = ("first_frame", "last_frame")
+MEDIA_FIELDS: Final = ("references", *KEYFRAMES)
+"""Fields of a job that name files."""
 KIND_MAXIMA: Final[dict[Kind, int]] = {
     "image": limits.REFERENCE_IMAGES,
     "video": limits.REFERENCE_VIDEOS,

@@ -13,7 +13,7 @@ from media.errors import ReferenceUnreadableError
 from model.lora.files import split_source
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import Job
-from queue_schemas.references import MediaSource, Medium, is_local
+from queue_schemas.references import MEDIA_FIELDS, MediaSource, Medium, is_local
 from queue_schemas.requests import parse_request
 from queue_schemas.results import GenerateResult
 from worker.film_path import film_path
@@ -83,7 +83,7 @@ def _make(
     from worker.engine import Engine  # noqa: PLC0415
 
     defaults = TINY_DEFAULTS if uses_h3_tiny(**_named(files)) else {}
-    media = gathered.job.model_dump(mode="json", include={"references", "first_frame", "last_frame"})
+    media = gathered.job.model_dump(mode="json", include=set(MEDIA_FIELDS))
     engine = Engine(load_pipeline(**files, on_progress=tell), output_root=output.parent)
     stop = threading.Event()
     try:
