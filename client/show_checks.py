@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from client.checks import Checked
-from queue_schemas.checks import CheckedReference, CheckReport
-from queue_schemas.geometry import SAMPLE_RATE_HZ
+from client.receipts import encoded_text, seconds_text
+from queue_schemas.checks import CheckReport
 from queue_schemas.text import printable
 
 _GIB = 1024**3
@@ -45,27 +45,16 @@ def _table(each: Checked) -> Table:
         table.add_row(
             Text(printable(each.names.get(reference.place, reference.place))),
             Text(reference.label),
-            _encoded(reference),
+            encoded_text(reference),
             f"{reference.text_tokens:,}",
             f"{reference.tokens - (sound.tokens if sound else 0):,}",
             f"{reference.step_share:.1%}",
         )
         if sound is not None:
             name = each.names.get(f"{reference.place}.audio", "its sound")
-            row = (Text(f"  {printable(name)}"), Text(sound.label), _seconds(sound.samples))
+            row = (Text(f"  {printable(name)}"), Text(sound.label), seconds_text(sound.samples))
             table.add_row(*row, "", f"{sound.tokens:,}", "")
     return table
-
-
-def _encoded(reference: CheckedReference) -> str:
-    if reference.samples is not None:
-        return _seconds(reference.samples)
-    frames = f", {reference.frames} frames" if reference.kind == "video" else ""
-    return f"{reference.width}x{reference.height}{frames}"
-
-
-def _seconds(samples: int) -> str:
-    return f"{samples / SAMPLE_RATE_HZ:.2f} s"
 
 
 def _lines(each: Checked) -> Iterator[str]:
