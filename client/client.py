@@ -17,14 +17,14 @@ import redis
 from broker.address import show_address
 from broker.cancel import CancelOutcome, cancel_runs
 from broker.connection import connect, queue_errors
-from broker.errors import QueueEntryError, QueueUnavailableError
-from broker.keys import check_fleet, entry_id, poison_key
+from broker.errors import QueueUnavailableError
+from broker.keys import check_fleet, entry_id
 from broker.nodes import live_nodes
 from broker.states import RunState, find_entries, read_states
 from broker.submit import check_runs, submit_runs
 from broker.sweeps import watch_sweep
 from client.cancelling import cancel_handle
-from client.errors import DamagedArtifactError, NodeRequiredError, UnknownRunError
+from client.errors import DamagedArtifactError, NodeRequiredError
 from client.fleet import (
     StoreView,
     may_be_served,
@@ -34,12 +34,13 @@ from client.fleet import (
     random_weight_notes,
     waiting_notes,
 )
+from client.following import follow_runs
 from client.handle import AnyJob, Outcome, RunHandle, RunResult, RunStatus, SweepHandle, Upload
 from client.jobs import JobsOverview, read_jobs
-from client.lookup import complete_id, newest_handles
+from client.lookup import find_handle, find_sweep
 from client.loras import known_loras, settle_loras
 from client.media_files import MediaFiles
-from client.outcomes import latest_manifests, read_manifest, read_result, read_sweep
+from client.outcomes import latest_manifests, read_manifest, read_result
 from client.resuming import known_job, reopened
 from client.settings import ClientSettings
 from client.standing import is_silent, settled, status_of
@@ -52,6 +53,7 @@ from client.submission import (
     planned,
     queue_entries,
     settle_checkpoint,
+    submitted_handle,
     with_unused_repeats,
     without_doubles,
 )
@@ -63,9 +65,9 @@ from queue_schemas.environment import DEFAULT_FLEET, DEFAULT_REDIS_URL
 from queue_schemas.loras import lora_notes
 from queue_schemas.nodes import NodeCard
 from queue_schemas.runs import needs_of
-from queue_schemas.sweeps import Sweep, SweepRun
+from queue_schemas.sweeps import Sweep
 from storage.base import ArtifactStore
-from storage.errors import StorageAddressError, StorageError
+from storage.errors import StorageError
 from storage.identity import read_identity
 from storage.layout import sweep_key
 from storage.links import DEFAULT_RULES, LinkRules
@@ -73,9 +75,6 @@ from storage.local import LocalStore
 from storage.uri import DEFAULT_STORAGE_URL, open_store
 
 logger = logging.getLogger(__name__)
-
-QUEUE_PATIENCE_SECONDS = 60.0
-"""How long following goes on while Redis does not answer; storage is read all the while."""
 
 
 class H3Client:
@@ -174,11 +173,7 @@ class H3Client:
         sweep.json in storage is the truth, so any machine may resume. Raises UnknownRunError and what
         `submit` raises.
         """
-        sweep = self._read_sweep(sweep_id) or self._read_sweep(
-            complete_id(self.store, sweep_id, entries=lambda _: []) or ""
-        )
-        if sweep is None:
-            raise UnknownRunError(sweep_id, storage_url=self.store.url)
+        sweep = find_sweep(self.store, sweep_id)
         manifests = latest_manifests(self.store, [run.run_id for run in sweep.runs])
         again, ended = reopened(sweep, manifests, retry_failed=retry_failed)
         nodes = live_nodes(self._connection, fleet=self.fleet)
@@ -194,20 +189,9 @@ class H3Client:
         Eight or more characters of an id do, where they fit no other. Raises UnknownRunError,
         AmbiguousIdError.
         """
-        found, away = None, None
-        try:
-            try:
-                found = self._find_exactly(name)
-            except QueueUnavailableError as error:  # storage may know what begins so
-                away = error
-            if found is None:
-                whole = complete_id(self.store, name, entries=lambda s: find_entries(self._connection, s))
-                found = self._find_exactly(whole) if whole is not None else None
-        except (StorageAddressError, QueueEntryError):  # nothing can have such a name
-            pass
-        if found is None:
-            raise away or UnknownRunError(name, storage_url=self.store.url)
-        return found
+        return find_handle(
+            self.store, name, states=self._states, connect=lambda: self._connection, fleet=self.fleet
+        )
 
     def get(self, run_id: str) -> RunStatus:
         """Return where the newest generation of a run stands. Raises UnknownRunError."""
@@ -253,31 +237,11 @@ class H3Client:
         """Yield every run's status now and after each change, until all have ended.
 
         Looks four times a second, where storage is behind a network once. A Redis that stops answering is
-        waited for; QueueUnavailableError after QUEUE_PATIENCE_SECONDS.
+        waited for; QueueUnavailableError when it stays away.
         """
-        if poll_seconds is None:
-            poll_seconds = 0.25 if isinstance(self.store, LocalStore) else 1.0
-        pending, seen = list(handle.runs), dict[str, RunStatus]()
-        answered, is_away = time.monotonic(), False
-        while pending:
-            try:
-                statuses = self.statuses_of(pending)
-                answered, is_away = time.monotonic(), False
-            except QueueUnavailableError as error:
-                if time.monotonic() - answered > QUEUE_PATIENCE_SECONDS:
-                    raise
-                if not is_away:  # once per outage
-                    logger.warning("%s; waiting for it", error)
-                is_away = True
-                statuses = [s for run in pending if (s := settled(self.store, run)) is not None]
-            for status in statuses:
-                if seen.get(status.run_id) != status:
-                    seen[status.run_id] = status
-                    yield status
-            ended = {status.run_id for status in statuses if status.status.terminal}
-            pending = [run for run in pending if run.run_id not in ended]
-            if pending:
-                pause(poll_seconds)
+        usual = 0.25 if isinstance(self.store, LocalStore) else 1.0
+        seconds = usual if poll_seconds is None else poll_seconds
+        return follow_runs(self.store, handle.runs, ask=self.statuses_of, pause=lambda: pause(seconds))
 
     def results(self, handle: RunHandle | SweepHandle) -> Iterator[RunResult]:
         """Yield what each run that has ended left behind, in the handle's order; reads storage only.
@@ -407,20 +371,7 @@ class H3Client:
         elsewhere = other_store(self._store_view(), nodes) if queued else None
         if elsewhere is not None:
             notes[elsewhere] = None
-        runs = [
-            RunHandle(
-                run_id=run.run_id,
-                generation=run.generation,
-                sweep_id=sweep.sweep_id,
-                label=run.label,
-                outcome=ended.get(run.run_id) or outcomes[run.run_id],
-                job=jobs[run.run_id],
-                key=run.key,
-                notes=tuple(notes),
-            )
-            for run in sweep.runs
-        ]
-        return SweepHandle(sweep_id=sweep.sweep_id, runs=tuple(runs), notes=tuple(notes))
+        return submitted_handle(sweep, jobs=jobs, outcomes={**outcomes, **ended}, notes=tuple(notes))
 
     def _are_used(self, run_ids: Sequence[str]) -> list[bool]:
         """Say of each run whether it ended, runs or waits: its first generation would be known."""
@@ -430,33 +381,6 @@ class H3Client:
             manifest is not None or state.status is not None
             for manifest, state in zip(manifests, states, strict=True)
         ]
-
-    def _find_exactly(self, name: str) -> SweepHandle | RunHandle | None:
-        sweep = self._read_sweep(name)
-        if sweep is not None:
-            return SweepHandle(
-                sweep_id=name,
-                runs=tuple(newest_handles(self.store, sweep.runs, states=self._states, sweep_id=name)),
-            )
-        asked = [SweepRun(run_id=name, job={})]
-        (handle,) = newest_handles(self.store, asked, states=self._states, sweep_id=None)
-        is_known = settled(self.store, handle) is not None or self._states([handle])[0].status is not None
-        return handle if is_known and not self._is_parked(handle) else None
-
-    def _is_parked(self, run: RunHandle) -> bool:
-        """Say whether the entry of this name is one that no node could read: no run of anybody."""
-        try:
-            with queue_errors(self._connection):
-                entry = entry_id(run.run_id, run.generation)
-                return bool(self._connection.hexists(poison_key(self.fleet), entry))
-        except (QueueUnavailableError, redis.exceptions.ResponseError):
-            return False
-
-    def _read_sweep(self, name: str) -> Sweep | None:
-        try:
-            return read_sweep(self.store, name)
-        except StorageAddressError:  # no sweep can have such a name
-            return None
 
     def _states(self, runs: Sequence[RunHandle]) -> list[RunState]:
         if not runs:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from broker.submit import QueuedRun
 from client.given_references import with_media
-from client.handle import AnyJob, Outcome
+from client.handle import AnyJob, Outcome, RunHandle, SweepHandle
 from client.outcomes import succeeded
 from client.sweeps import excerpt
 from queue_schemas.errors import InvalidRequestError, explain
@@ -182,3 +182,23 @@ def queue_entries(
         )
         for run in runs
     ]
+
+
+def submitted_handle(
+    sweep: Sweep, *, jobs: Mapping[str, AnyJob], outcomes: Mapping[str, Outcome], notes: tuple[str, ...]
+) -> SweepHandle:
+    """Return the handle of a sweep that is queued; `jobs` and `outcomes` are by run id."""
+    runs = [
+        RunHandle(
+            run_id=run.run_id,
+            generation=run.generation,
+            sweep_id=sweep.sweep_id,
+            label=run.label,
+            outcome=outcomes[run.run_id],
+            job=jobs[run.run_id],
+            key=run.key,
+            notes=notes,
+        )
+        for run in sweep.runs
+    ]
+    return SweepHandle(sweep_id=sweep.sweep_id, runs=tuple(runs), notes=notes)

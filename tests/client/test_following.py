@@ -160,7 +160,7 @@ def test_following_gives_up_on_a_redis_that_stays_away(
 ) -> None:
     handle = client.submit(make_job())
     client.__dict__["_connection"] = redis.Redis(host="127.0.0.1", port=1, retry=None)
-    monkeypatch.setattr("client.client.QUEUE_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("client.following.QUEUE_PATIENCE_SECONDS", 0.0)
 
     with pytest.raises(QueueUnavailableError, match=r"127\.0\.0\.1:1"):
         list(client.follow(handle))
