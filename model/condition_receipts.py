@@ -13,7 +13,7 @@ from queue_schemas.receipts import ReferenceReceipt, SoundReceipt
 
 
 def make_receipts(
-    conditions: Sequence[Condition], presented: Sequence[PresentedMedium], layout: PackedLayout
+    conditions: Sequence[Condition], presented: Sequence[PresentedMedium], *, layout: PackedLayout
 ) -> list[ReferenceReceipt]:
     """Return the proof that each condition has rows. Raises ReferenceUnusedError where one has none."""
     numbered = enumerate(zip(conditions, presented, strict=True))

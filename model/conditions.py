@@ -123,7 +123,7 @@ def encode_condition(
     return Condition(medium=medium, role=role, video=video, audio=audio, num_frames=num_frames)
 
 
-def watching(see: See, media: Sequence[PreparedMedia], presentation: Presentation) -> See:
+def watching(see: See, media: Sequence[PreparedMedia], *, presentation: Presentation) -> See:
     """Return `see` with a look at what it returns: a picture's rows must tell something of it.
 
     Calls are taken in the presentation's order. Raises ReferenceUnusedError.
@@ -168,7 +168,7 @@ def make_rows(
     heard = [each.audio for each in conditions if each.audio is not None]
     device = (seen or heard)[0].device
     video = [
-        noise_condition(patchify_video(latents), rows.to(device), conventions)
+        noise_condition(patchify_video(latents), rows.to(device), conventions=conventions)
         for latents, rows in zip(seen, noise, strict=True)
     ]
     audio = [patchify_audio(latents) for latents in heard]
@@ -180,8 +180,8 @@ def make_rows(
 def bind(
     job: Job,
     transformer: H3Transformer,
-    text_embeds: Tensor,
     *,
+    text_embeds: Tensor,
     presentation: Presentation,
     conditions: Sequence[Condition],
     attention: AttentionFn,

@@ -56,7 +56,7 @@ def draw_noise(
     return Noise(film=Latents(video=video, audio=audio.contiguous()), conditions=rows)
 
 
-def noise_condition(rows: Tensor, noise: Tensor, conventions: Conventions) -> Tensor:
+def noise_condition(rows: Tensor, noise: Tensor, *, conventions: Conventions) -> Tensor:
     """Return clean rows as the network is shown them: 99.9 % of them, and 0.1 % of noise; both float32."""
     clean = CONDITION_TIMESTEP
     if conventions.condition_mix_in_float64:

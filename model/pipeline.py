@@ -106,9 +106,9 @@ class H3Pipeline:
         self._denoiser(job).loras.check(job.loras)
         kinds = {medium.kind for medium in job.media}
         if kinds & {"image", "video"}:
-            require_encoder(self.models.video_encoder, "video VAE", self.files.video_vae)
+            require_encoder(self.models.video_encoder, "video VAE", header=self.files.video_vae)
         if "audio" in kinds:
-            require_encoder(self.models.audio_encoder, "audio VAE", self.files.audio_vae)
+            require_encoder(self.models.audio_encoder, "audio VAE", header=self.files.audio_vae)
         plan_job(job)
 
     def count_tokens(self, text: str, *, conventions: ConventionsName) -> int:
@@ -146,12 +146,12 @@ class H3Pipeline:
         network, noise = bind(
             job,
             denoiser.transformer,
-            text_embeds,
+            text_embeds=text_embeds,
             presentation=presentation,
             conditions=conditions,
             attention=attention,
         )
-        receipts = make_receipts(conditions, presentation.media, network.layout)
+        receipts = make_receipts(conditions, presentation.media, layout=network.layout)
         prompt = PromptReceipt(tokens=len(presentation.ids), features_sha256=tensor_sha256(text_embeds))
         with clock.stage(Stage.DENOISE, steps=job.steps):
             network.modulations = denoiser.modulations.of(
@@ -221,7 +221,7 @@ class H3Pipeline:
             presentation,
             self.models.text_encoder,
             reuse=reuse,
-            watch=lambda see: watching(see, media, presentation),
+            watch=lambda see: watching(see, media, presentation=presentation),
         )
         log.info("job %s: conditioning cache: %s", job.job_id, conditioning.told)
         return presentation, conditioning
@@ -238,12 +238,12 @@ class H3Pipeline:
         conventions, exact = PRESETS[job.conventions], job.vae_dtype is VaeDtype.FLOAT32
 
         def encode_film(pieces: Iterable[npt.NDArray[np.uint8]]) -> Tensor:
-            encoder = require_encoder(self.models.video_encoder, "video VAE", self.files.video_vae)
+            encoder = require_encoder(self.models.video_encoder, "video VAE", header=self.files.video_vae)
             watched = until_cancelled(pieces, cancelled)
             return encode_clip(encoder, watched, conventions=conventions, exact=exact)
 
         def encode_audio(samples: Tensor) -> Tensor:
-            encoder = require_encoder(self.models.audio_encoder, "audio VAE", self.files.audio_vae)
+            encoder = require_encoder(self.models.audio_encoder, "audio VAE", header=self.files.audio_vae)
             return encode_sound(encoder, samples, conventions=conventions)
 
         found = []

@@ -56,7 +56,9 @@ def conditioned(
     presentation = present(
         job.prompt, [show(each) for each in ordered], tokenizer=tokenizer, conventions=conventions
     )
-    text = text_encoder.encode(presentation, see=watching(text_encoder.encode_vision, ordered, presentation))
+    text = text_encoder.encode(
+        presentation, see=watching(text_encoder.encode_vision, ordered, presentation=presentation)
+    )
     conditions = [
         encode_condition(
             each,
@@ -70,7 +72,7 @@ def conditioned(
     network, noise = bind(
         job,
         transformer,
-        text,
+        text_embeds=text,
         presentation=presentation,
         conditions=conditions,
         attention=resolve_attention("auto", torch.device("cpu"))[1],

@@ -20,7 +20,7 @@ from torch import Tensor
 from model.conditioning.background import Background
 from model.conditioning.entries import EntryDamagedError, entry_bytes_max, pack_entry, unpack_entry
 from model.conditioning.folder import FolderLevel
-from model.conditioning.keys import EncoderIdentity, conditioning_key, sight_sha256
+from model.conditioning.keys import EncoderIdentity, features_key, sight_sha256
 from model.conditioning.memory import MemoryLevel
 from model.conditioning.shared import SharedLevel, SharedStore
 from model.text_encoder.encoder import See, TextEncoder
@@ -97,7 +97,7 @@ class ConditioningCache:
             features = encoder.encode(presentation, see=watch(encoder.encode_vision))
             return Conditioning(features=features, use="off", told="off")
         sights = {block.sight: sight_sha256(block.sight) for block in presentation.blocks}
-        key = conditioning_key(self._identity, presentation, sights)
+        key = features_key(self._identity, presentation, sights=sights)
         found = self._find(
             key, shape=(len(presentation.ids), encoder.config.hidden_size), dtype=encoder.dtype
         )

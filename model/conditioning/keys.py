@@ -37,8 +37,8 @@ class EncoderIdentity:
     """Of torch and transformers."""
 
 
-def conditioning_key(
-    identity: EncoderIdentity, presentation: Presentation, sights: Mapping[Sight, str]
+def features_key(
+    identity: EncoderIdentity, presentation: Presentation, *, sights: Mapping[Sight, str]
 ) -> str:
     """Return the key of a presentation's features; `sights` holds `sight_sha256` of every block's sight."""
     stream = {

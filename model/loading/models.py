@@ -106,7 +106,7 @@ def load_models(
     )
 
 
-def require_encoder(encoder: M | None, role: str, header: Header) -> M:
+def require_encoder(encoder: M | None, role: str, *, header: Header) -> M:
     """Return the encoder of `role`'s file, which a job needs. Raises EncoderMissingError."""
     if encoder is None:
         raise EncoderMissingError(role, source=header.path)

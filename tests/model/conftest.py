@@ -121,7 +121,7 @@ def rows_of(
         film, seed=seed, conventions=conventions, conditions=[each.shape.shape for each in seen]
     ).conditions
     video = [
-        noise_condition(patchify_video(each.video), rows, conventions)
+        noise_condition(patchify_video(each.video), rows, conventions=conventions)
         for each, rows in zip(seen, noise, strict=True)
     ]
     audio = [patchify_audio(each.audio) for each in given if each.audio is not None]

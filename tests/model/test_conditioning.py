@@ -15,7 +15,7 @@ from torch import Tensor
 
 from model.conditioning.cache import Conditioning, ConditioningCache, ConditioningOptions
 from model.conditioning.entries import EntryDamagedError, entry_bytes_max, pack_entry, unpack_entry
-from model.conditioning.keys import EncoderIdentity, conditioning_key, sight_sha256
+from model.conditioning.keys import EncoderIdentity, features_key, sight_sha256
 from model.conditioning.shared import SharedLevel, SharedStoreError
 from model.errors import ReferenceUnusedError
 from model.text_encoder.encoder import See, TextEncoder
@@ -51,7 +51,7 @@ def shown(
 
 def key_of(presentation: Presentation, identity: EncoderIdentity = IDENTITY) -> str:
     sights = {block.sight: sight_sha256(block.sight) for block in presentation.blocks}
-    return conditioning_key(identity, presentation, sights)
+    return features_key(identity, presentation, sights=sights)
 
 
 class Calls(Counter[str]):

@@ -323,4 +323,4 @@ def test_a_file_of_a_decoder_alone_loads_until_a_job_needs_the_encoder(
     with pytest.raises(
         EncoderMissingError, match=rf"encoder of the {kind} VAE, which .*{path.name} does not"
     ):
-        require_encoder(ENCODERS[kind](header), f"{kind} VAE", header)
+        require_encoder(ENCODERS[kind](header), f"{kind} VAE", header=header)

@@ -87,7 +87,7 @@ def test_conditions_are_noised_exactly_as_comfyuis(
 
     noise = draw_noise(SMALL, seed=seed, conventions=COMFYUI, conditions=shapes)
     rows = [
-        noise_condition(patchify_video(each), own, COMFYUI)
+        noise_condition(patchify_video(each), own, conventions=COMFYUI)
         for each, own in zip(latents, noise.conditions, strict=True)
     ]
 
@@ -111,6 +111,6 @@ def test_conditions_draw_before_the_film_in_diffusers() -> None:
     noise = draw_noise(SMALL, seed=5, conventions=DIFFUSERS, conditions=shapes)
 
     for each, own, expected in zip(latents, noise.conditions, wanted, strict=True):
-        found = noise_condition(patchify_video(each), own, DIFFUSERS)
+        found = noise_condition(patchify_video(each), own, conventions=DIFFUSERS)
         assert torch.equal(found, patchify_video(expected))
     assert torch.equal(noise.film.video, video)
