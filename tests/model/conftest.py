@@ -16,6 +16,9 @@ from model.network import ConditionRows
 from model.noise import draw_noise, noise_condition
 from model.packing import ConditionShape, PackedLayout, Role, Stream, stream_rows
 from model.patches import patchify_audio, patchify_video
+from model.pipeline import H3Pipeline
+from model.startup import load_pipeline
+from model.synthetic.h3_tiny import write_h3_tiny
 from model.text_encoder.tokenizer import Tokenizer, load_tokenizer
 from queue_schemas.conventions import Conventions
 from queue_schemas.geometry import LatentShape
@@ -38,6 +41,19 @@ def one_thread(two_threads: None) -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A models folder with h3-tiny, which nobody changes."""
+    folder = tmp_path_factory.mktemp("models") / "h3-tiny"
+    write_h3_tiny(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pipeline(tiny: Path) -> H3Pipeline:
+    return load_pipeline(models_dir=tiny, device="cpu")
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,6 @@ from model.errors import (
 )
 from model.pipeline import H3Pipeline
 from model.startup import load_pipeline
-from model.synthetic.h3_tiny import write_h3_tiny
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import Job, build_job
 
@@ -31,18 +30,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 Film = Callable[..., Generation]
 SHA = "ab" * 32
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    write_h3_tiny(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def pipeline(tiny: Path) -> H3Pipeline:
-    return load_pipeline(models_dir=tiny, device="cpu")
 
 
 def job_of(media: Sequence[PreparedMedia], **fields: Any) -> Job:

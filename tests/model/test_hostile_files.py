@@ -40,7 +40,6 @@ from model.loading.plans import (
 )
 from model.rotary import inverse_frequencies
 from model.shapes import DIM_MAX, LAYERS_MAX
-from model.synthetic.h3_tiny import write_h3_tiny
 from model.text_encoder.layout import SIZING as TEXT_SIZING
 from model.video_vae.checkpoint import SIZING as VIDEO_SIZING
 from queue_schemas.errors import EXIT_REFUSED
@@ -90,13 +89,6 @@ FREE = {
     ("visual.pos_embed.weight", 0): [side**2 for side in range(1, 1025)],
 }
 """Dimensions that a file may choose alone, and within what."""
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("hostile") / "h3-tiny"
-    write_h3_tiny(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -33,19 +33,11 @@ from model.loading.models import (
     require_encoder,
 )
 from model.loading.plans import check_files
-from model.synthetic.h3_tiny import write_h3_tiny
 from model.synthetic.values import Values
 from model.synthetic.writer import write_file
 
 CPU = torch.device("cpu")
 Damage = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "h3-tiny"
-    write_h3_tiny(folder)
-    return folder
 
 
 def link_all(source: Path, target: Path) -> Path:

@@ -21,24 +21,11 @@ from model.errors import (
 )
 from model.pipeline import H3Pipeline
 from model.startup import choose_device, load_pipeline
-from model.synthetic.h3_tiny import write_h3_tiny
 from queue_schemas.conventions import COMFYUI, PRESETS
 from queue_schemas.events import ProgressEvent, Stage
 from queue_schemas.jobs import ConventionsName, Job, build_job
 
 Film = Callable[..., Generation]
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    write_h3_tiny(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def pipeline(tiny: Path) -> H3Pipeline:
-    return load_pipeline(models_dir=tiny, device="cpu")
 
 
 def make_job(**fields: Any) -> Job:
