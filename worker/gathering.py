@@ -29,6 +29,7 @@ from worker.reference_folder import HeldFile, ReferenceFolder
 
 _CHUNK_BYTES: Final = 1024 * 1024
 _SHOWN_CHARACTERS: Final = 200
+_SUBMIT_ANEW: Final = "submit the job anew"
 _ENDING: Final = re.compile(r"[a-z0-9]{1,8}")
 
 
@@ -133,13 +134,20 @@ def _from_store(medium: Medium, sources: Sources) -> HeldFile:
         raise _unreadable(medium, "it is not known here; send the file to POST /references first")
     try:
         with sources.store.open(medium.source) as stream:
-            return _copied(medium, stream, sources.folder)
+            return _copied(
+                medium,
+                stream,
+                sources.folder,
+                remedy=f"remove it from {sources.store.url} and submit the job with the file itself",
+            )
     except ArtifactMissingError:
         fault = f"it is not in {sources.store.url}; submit the job with the file itself"
         raise _unreadable(medium, fault) from None
 
 
-def _copied(medium: Medium, stream: BinaryIO, folder: ReferenceFolder) -> HeldFile:
+def _copied(
+    medium: Medium, stream: BinaryIO, folder: ReferenceFolder, *, remedy: str = _SUBMIT_ANEW
+) -> HeldFile:
     """Keep what a stream holds, bounded while it is read."""
     digest, size = hashlib.sha256(), 0
     with folder.receiving() as temporary:
@@ -150,7 +158,7 @@ def _copied(medium: Medium, stream: BinaryIO, folder: ReferenceFolder) -> HeldFi
                     raise _too_large(medium)
                 digest.update(chunk)
                 sink.write(chunk)
-        _check_hash(medium, digest.hexdigest())
+        _check_hash(medium, digest.hexdigest(), remedy=remedy)
         return folder.keep(temporary, digest.hexdigest())
 
 
@@ -180,9 +188,9 @@ def _open_local(medium: Medium, root: Path | None) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _check_hash(medium: Medium, sha256: str) -> None:
+def _check_hash(medium: Medium, sha256: str, *, remedy: str = _SUBMIT_ANEW) -> None:
     if medium.sha256 not in (None, sha256):
-        raise _unreadable(medium, "it does not hold what its sha256 says; submit the job anew")
+        raise _unreadable(medium, f"it does not hold what its sha256 says; {remedy}")
 
 
 def _too_large(medium: Medium) -> ReferenceUnreadableError:

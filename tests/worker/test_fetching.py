@@ -90,7 +90,9 @@ def test_a_stored_reference_is_fetched_checked_and_proved_in_manifest_and_record
     ]
 
 
-@pytest.mark.parametrize(("stored", "says"), [(b"another", "does not hold"), (None, "it is not in file:")])
+@pytest.mark.parametrize(
+    ("stored", "says"), [(b"another", "says; remove it from file:"), (None, "it is not in file:")]
+)
 def test_a_reference_that_is_wrong_or_missing_fails_the_run_at_once(
     fleet: Fleet, pipeline: FakePipeline, key: str, stored: bytes | None, says: str
 ) -> None:
