@@ -16,9 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from media.prepared import PreparedMedia
+from media.prepared import PreparedClip, PreparedMedia
 from model.attention import available_attention, resolve_attention
-from model.audio_vae import decode_waveform, encode_sound, fit_length, limit_loudness
+from model.audio_vae import AudioEncoder, decode_waveform, encode_sound, fit_length, limit_loudness
 from model.base import Generation, OnProgress, PipelineCard
 from model.condition_receipts import make_receipts
 from model.conditioning.cache import Conditioning, ConditioningCache, ConditioningOptions
@@ -45,7 +45,7 @@ from model.receipts import (
 from model.sigmas import SigmaPlan, plan_sigmas
 from model.stage_clock import StageClock
 from model.text_encoder.presentation import Presentation, present
-from model.video_vae import VideoDecoder, decode_frames, encode_clip
+from model.video_vae import VideoDecoder, VideoEncoder, decode_frames, encode_clip
 from queue_schemas import geometry
 from queue_schemas.benchmark import Backends, Tokens
 from queue_schemas.conventions import PRESETS
@@ -106,9 +106,9 @@ class H3Pipeline:
         self._denoiser(job).loras.check(job.loras)
         kinds = {medium.kind for medium in job.media}
         if kinds & {"image", "video"}:
-            require_encoder(self.models.video_encoder, "video VAE", header=self.files.video_vae)
+            self._video_encoder()
         if "audio" in kinds:
-            require_encoder(self.models.audio_encoder, "audio VAE", header=self.files.audio_vae)
+            self._audio_encoder()
         plan_job(job)
 
     def count_tokens(self, text: str, *, conventions: ConventionsName) -> int:
@@ -128,6 +128,8 @@ class H3Pipeline:
         self.check(job)
         conventions, clock = PRESETS[job.conventions], StageClock(self.device, on_progress)
         ordered = in_packed_order(job, media, conventions=conventions)
+        if any(isinstance(each, PreparedClip) and each.sound is not None for each in ordered):
+            self._audio_encoder()  # whether a clip has sound, only its file tells
         attention_name, attention = resolve_attention(job.attention, self.device)
         reset_peak_memory(self.device)
         denoiser = self._denoiser(job)
@@ -207,6 +209,12 @@ class H3Pipeline:
             raise TransformerTaskError(workflow=job.workflow, task=task, resident=self.files.name)
         return self.denoisers[0]
 
+    def _video_encoder(self) -> VideoEncoder:
+        return require_encoder(self.models.video_encoder, "video VAE", header=self.files.video_vae)
+
+    def _audio_encoder(self) -> AudioEncoder:
+        return require_encoder(self.models.audio_encoder, "audio VAE", header=self.files.audio_vae)
+
     def _read(
         self, job: Job, media: Sequence[PreparedMedia], *, reuse: bool
     ) -> tuple[Presentation, Conditioning]:
@@ -238,13 +246,11 @@ class H3Pipeline:
         conventions, exact = PRESETS[job.conventions], job.vae_dtype is VaeDtype.FLOAT32
 
         def encode_film(pieces: Iterable[npt.NDArray[np.uint8]]) -> Tensor:
-            encoder = require_encoder(self.models.video_encoder, "video VAE", header=self.files.video_vae)
             watched = until_cancelled(pieces, cancelled)
-            return encode_clip(encoder, watched, conventions=conventions, exact=exact)
+            return encode_clip(self._video_encoder(), watched, conventions=conventions, exact=exact)
 
         def encode_audio(samples: Tensor) -> Tensor:
-            encoder = require_encoder(self.models.audio_encoder, "audio VAE", header=self.files.audio_vae)
-            return encode_sound(encoder, samples, conventions=conventions)
+            return encode_sound(self._audio_encoder(), samples, conventions=conventions)
 
         found = []
         for number, medium in enumerate(media, start=1):

@@ -241,6 +241,19 @@ def test_a_file_without_an_encoder_is_told_before_anything_runs(pipeline: H3Pipe
         deaf.check(job_of(mixed()))
 
 
+def test_a_clip_whose_sound_has_no_encoder_is_told_before_anything_is_encoded(pipeline: H3Pipeline) -> None:
+    deaf = H3Pipeline(
+        replace(pipeline.models, audio_encoder=None), pipeline.files, device=torch.device("cpu")
+    )
+    media = [small.clip("references[0]", sound=small.sound("references[0]"))]
+    heard: list[ProgressEvent] = []
+
+    with pytest.raises(EncoderMissingError, match="audio VAE"):
+        deaf.generate(job_of(media), media, on_progress=heard.append, cancelled=lambda: False)
+
+    assert heard == []
+
+
 @pytest.mark.parametrize(("task", "refused"), [("fl2va", "ref2va"), ("ref2va", "fl2va"), (None, None)])
 def test_a_transformer_of_another_task_is_refused_and_t2va_runs_on_either(
     pipeline: H3Pipeline, task: Any, refused: str | None
