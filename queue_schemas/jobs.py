@@ -5,7 +5,6 @@ What names an output or a priority is not here (`requests.py`, `sweeps.py`): it 
 """
 
 import hashlib
-import json
 import secrets
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +23,7 @@ from pydantic import (
 from queue_schemas import geometry, limits
 from queue_schemas.base import Asked, Lax, Text, Version1
 from queue_schemas.errors import InvalidRequestError, explain
+from queue_schemas.identity import canonical_json
 from queue_schemas.loras import JobLora, MadeFor, with_made_for
 from queue_schemas.names import Name
 from queue_schemas.references import (
@@ -196,14 +196,7 @@ class JobFields(Asked):
         unread = next((medium for medium in self.media if medium.sha256 is None), None)
         if unread is not None:
             raise InvalidRequestError(f"{unread.place}: {unread.source} has no sha256 yet; upload it first")
-        fields = type(self).model_fields
-        values = {
-            k: _without_sources(v)
-            for k, v in self.model_dump(mode="json").items()
-            if v != _json_default(fields[k].default)
-        }
-        values["workflow"] = self.model_dump()["workflow"]
-        return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return canonical_json(self)
 
     @property
     def job_id(self) -> str:
@@ -237,26 +230,6 @@ class JobFields(Asked):
         if self.vae_tile_size != limits.VAE_TILE_PIXELS_DEFAULT:
             found.append(f"approximate: vae_tile_size {self.vae_tile_size} decodes other pixels than 256")
         return found
-
-
-def _json_default(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    return value.value if isinstance(value, StrEnum) else value
-
-
-def _without_sources(value: Any) -> Any:
-    """Return `value` without where its files lie, and without options at their default."""
-    if isinstance(value, list):
-        return [_without_sources(item) for item in value]
-    if not isinstance(value, dict) or "source" not in value:
-        return value
-    fields = ReferenceItem.model_fields
-    return {
-        name: _without_sources(part)
-        for name, part in value.items()
-        if name != "source" and part != fields[name].default
-    }
 
 
 class T2VAJob(JobFields):
