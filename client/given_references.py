@@ -49,7 +49,7 @@ def with_media(fields: Mapping[str, Any]) -> dict[str, Any]:
     filled = dict(fields)
     for name in KEYFRAMES:
         if name in fields:
-            filled[name] = _settled(fields[name])
+            filled[name] = _with_text_path(fields[name])
     references = fields.get("references")
     if isinstance(references, str | os.PathLike | Mapping):
         references = [references]
@@ -84,7 +84,7 @@ def _item(given: Any, *, place: str) -> Any:
     if isinstance(item.get("source"), os.PathLike):
         item["source"] = os.fspath(item["source"])
     if "audio" in item:
-        item["audio"] = _settled(item["audio"])
+        item["audio"] = _with_text_path(item["audio"])
     if item.get("kind") is None and isinstance(item.get("source"), str):
         item["kind"] = kind_of(item["source"], called=f"{place} ({shown(item['source'])})")
     return item
@@ -96,7 +96,7 @@ def _as_mapping(given: Any) -> Any:
     return {"source": given} if isinstance(given, str | os.PathLike) else given
 
 
-def _settled(value: Any) -> Any:
+def _with_text_path(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping) and isinstance(value.get("source"), os.PathLike):

@@ -207,7 +207,9 @@ class Engine:
                 started = time.monotonic()
                 media = decode_media(gathered)
                 lined_up = time.monotonic()
-                future = self._gpu.submit(self._denoise, request, media, on_event, cancelled)
+                future = self._gpu.submit(
+                    self._denoise, request, media, on_event=on_event, cancelled=cancelled
+                )
             except BaseException:
                 self._leave_gpu(None)
                 raise
@@ -218,7 +220,7 @@ class Engine:
                     self._slot.note_decoding(prepare_seconds)
             made = _await_gpu(future, cancelled)
             waited = {"engine_wait": made.started - lined_up, "reference_prepare": prepare_seconds}
-            return self._deliver(request, made, on_event, waited=waited)
+            return self._deliver(request, made, on_event=on_event, waited=waited)
         finally:
             with self._lock:
                 self._in_flight -= 1
@@ -232,6 +234,7 @@ class Engine:
         self,
         request: GenerateRequest,
         media: Sequence["PreparedMedia"],
+        *,
         on_event: OnEvent,
         cancelled: Cancelled,
     ) -> _Made:
@@ -285,8 +288,8 @@ class Engine:
         self,
         request: GenerateRequest,
         made: _Made,
-        on_event: OnEvent,
         *,
+        on_event: OnEvent,
         waited: Mapping[str, float | None],
     ) -> GenerateResult:
         job, generation, card = request.job, made.generation, self._pipeline.card()

@@ -120,7 +120,7 @@ def _line(event: ProgressEvent) -> str:
 
 
 def _facts(result: GenerateResult, output: Path) -> dict[str, Any]:
-    assert result.media is not None, "no dry run was asked for"
+    assert result.media is not None  # every film has one
     synthetic = [f"made with {result.checkpoint.name}, whose weights are random: the film shows nothing"]
     return {
         "output": str(output),
