@@ -237,12 +237,16 @@ def test_a_file_that_cannot_be_written_is_the_callers_own_error(
         ("https://example.com:99999/", "cannot be read as a link"),
         ("https://[::1", "cannot be read as a link"),
         (f"https://{'a' * 64}.example/", "cannot be read as a link"),
+        ("https://me:not/secret@example.com/", "https://… cannot be read as a link"),
+        ("https://me:secret?@example.com/", "https://… cannot be read as a link"),
     ],
 )
 def test_a_link_that_is_none_is_refused_as_it_is_written(link: str, says: str) -> None:
-    with pytest.raises(LinkRefusedError, match=says):
+    with pytest.raises(LinkRefusedError, match=says) as caught:
         check_link(link)
-    assert "me@" not in show_link(link)
+    for shown in (show_link(link), str(caught.value)):
+        assert "me@" not in shown
+        assert "secret" not in shown
 
 
 @pytest.mark.parametrize(
