@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from model.conditioning.background import Background
+from model.conditioning.base import Level
 from model.conditioning.entries import EntryDamagedError, entry_bytes_max, pack_entry, unpack_entry
 from model.conditioning.folder import FolderLevel
 from model.conditioning.keys import EncoderIdentity, features_key, sight_sha256
@@ -50,21 +50,6 @@ class Conditioning:
     use: CacheUse
     told: str
     """For the log: `hit in memory`."""
-
-
-class Level(Protocol):
-    """Somewhere that keeps entries as bytes. Nothing here fails: what goes wrong is logged and a miss."""
-
-    @property
-    def name(self) -> str: ...
-
-    def get(self, key: str, *, limit_bytes: int) -> bytes | None:
-        """Return an entry, unchecked, and more than the limit only by a byte."""
-
-    def put(self, key: str, data: bytes) -> None: ...
-
-    def drop(self, key: str) -> None:
-        """Have no longer what `get` returned."""
 
 
 class ConditioningCache:
