@@ -20,6 +20,7 @@ from model.errors import (
     ResidentSetError,
 )
 from model.loading.resident import SETS_FOLDER, find_set, set_files
+from model.lora.cards import registry_of
 from model.lora.files import LoraFile, distinct, find_lora
 from model.places import is_file, is_folder, is_there
 from queue_schemas.names import TransformerTask
@@ -56,7 +57,7 @@ class ResidentFiles:
     transformer: Header
     """The only one, or that of fl2va: t2va runs on either."""
     transformer_task: TransformerTask | None = None
-    """What the set says it was trained for; None for a file named alone, which does not tell."""
+    """What the set says it was trained for; of a file named alone, what is known of the published one."""
     ref2va_transformer: Header | None = None
     """Where a set names one for each task."""
     text_encoder: Header
@@ -122,6 +123,7 @@ def find_files(
     return ResidentFiles(
         name=_resident_name(found["transformer"].path.stem),
         transformer=found["transformer"],
+        transformer_task=_published_task(found["transformer"], models_dir),
         text_encoder=found["text_encoder"],
         video_vae=found["video_vae"],
         audio_vae=found["audio_vae"],
@@ -179,6 +181,15 @@ def _files_of_set(
             find_lora(f"{own.name}={own.file}", models_dir, beside=path.parent) for own in resident_set.loras
         ),
     )
+
+
+def _published_task(header: Header, models_dir: Path | None) -> TransformerTask | None:
+    """Return what the published file of this name and length was trained for; a header does not tell.
+
+    The length keeps tiny files of random weights, which have published names too, good for every workflow.
+    """
+    known = registry_of(models_dir).named(header.path.name)
+    return known.task if known is not None and known.size_bytes == header.size_bytes else None
 
 
 def _tokenizer_of_set(path: Path, name: str, models_dir: Path | None) -> Path:

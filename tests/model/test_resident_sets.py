@@ -12,6 +12,7 @@ from model.checkpoints.header import read_header
 from model.errors import CheckpointMissingError, ResidentSetError
 from model.loading.files import find_files
 from model.loading.sample import BLOCK_BYTES, BLOCKS, block_offsets, sample_sha256
+from model.lora.cards import OWN_REGISTRY
 from model.synthetic.h3_tiny import write_h3_tiny
 
 
@@ -52,6 +53,20 @@ def test_t2va_runs_on_a_set_that_has_only_a_ref2va_transformer(tiny: Path, tmp_p
 
     assert (files.name, files.transformer_task, files.ref2va_transformer) == ("refs", "ref2va", None)
     assert files.transformer.path.name == "references.safetensors"
+
+
+@pytest.mark.parametrize(("longer", "task"), [(0, "ref2va"), (1, None)])
+def test_a_file_named_alone_has_the_task_of_the_published_file_of_its_name_and_length(
+    tiny: Path, longer: int, task: str | None
+) -> None:
+    size = (tiny / "diffusion_models" / "references.safetensors").stat().st_size + longer
+    known = {"name": "references.safetensors", "family": "transformer", "task": "ref2va", "size_bytes": size}
+    (tiny / OWN_REGISTRY).write_text(json.dumps({"files": [known]}))
+
+    files = find_files(tiny, checkpoint="references")
+
+    (tiny / OWN_REGISTRY).unlink()
+    assert files.transformer_task == task
 
 
 def test_a_set_needs_no_models_folder_when_its_paths_lead_from_its_own(tiny: Path) -> None:
