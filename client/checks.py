@@ -10,7 +10,6 @@ from typing import Any
 
 from client.errors import ClientError, UploadError
 from client.expected import Records
-from client.given_references import shown
 from client.handle import AnyJob
 from client.loras import known_loras, settle_loras
 from client.media_files import MediaFiles
@@ -19,7 +18,7 @@ from client.submission import check_job
 from media.checking import check_request
 from media.errors import ReferenceUnreadableError
 from queue_schemas.checks import CheckReport
-from queue_schemas.references import MediaSource
+from queue_schemas.references import MediaSource, shown_source
 
 UNNAMED = "unnamed"
 """Stands for the checkpoint of jobs that name none."""
@@ -75,7 +74,7 @@ def check_jobs(
             Checked(
                 report=checked.model_copy(update={"seconds": seconds}),
                 runs=len(numbers),
-                names={medium.place: shown(medium.source) for medium in jobs[longest].media},
+                names={medium.place: shown_source(medium.source) for medium in jobs[longest].media},
             )
         )
     return found

@@ -12,8 +12,7 @@ from typing import Any, Final
 from client.errors import SweepInputError
 from client.media_kinds import kind_of
 from queue_schemas.errors import nearest_hint
-from queue_schemas.references import KEYFRAMES, MEDIA_FIELDS, stored_sha256
-from storage.links import show_link
+from queue_schemas.references import KEYFRAMES, MEDIA_FIELDS, shown_source, stored_sha256
 
 _OPTIONS: Final = {"kind": "image, video or audio", "size": "match or max", "audio": "auto, off or a file"}
 _OPTION = re.compile(r"(?<!\\),(?=[A-Za-z_]+=)")
@@ -28,13 +27,13 @@ def parse_reference(text: str) -> dict[str, Any]:
         if name not in _OPTIONS:
             known = "; ".join(f"{known}={values}" for known, values in _OPTIONS.items())
             raise SweepInputError(
-                f"reference {shown(text)}: unknown option {name!r}{nearest_hint(name, _OPTIONS)}; there are"
-                rf" {known}; a comma of the file's name is written \,"
+                f"reference {shown_source(text)}: unknown option {name!r}{nearest_hint(name, _OPTIONS)};"
+                rf" there are {known}; a comma of the file's name is written \,"
             )
         if not value:
-            raise SweepInputError(f"reference {shown(text)}: {name}= needs a value: {_OPTIONS[name]}")
+            raise SweepInputError(f"reference {shown_source(text)}: {name}= needs a value: {_OPTIONS[name]}")
         if name in item:
-            raise SweepInputError(f"reference {shown(text)}: {name} stands twice")
+            raise SweepInputError(f"reference {shown_source(text)}: {name} stands twice")
         item[name] = value
     return item
 
@@ -67,12 +66,7 @@ def short_names(value: Any) -> str:
     source = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
     if stored_sha256(source):
         return source.removeprefix("references/")[:12]
-    return shown(source).rstrip("/").rpartition("/")[2]
-
-
-def shown(source: str) -> str:
-    """Return a source as it may be written anywhere: a link without what may be a secret in it."""
-    return show_link(source) if "://" in source else source
+    return shown_source(source).rstrip("/").rpartition("/")[2]
 
 
 def _item(given: Any, *, place: str) -> Any:
@@ -86,7 +80,7 @@ def _item(given: Any, *, place: str) -> Any:
     if "audio" in item:
         item["audio"] = _with_text_path(item["audio"])
     if item.get("kind") is None and isinstance(item.get("source"), str):
-        item["kind"] = kind_of(item["source"], called=f"{place} ({shown(item['source'])})")
+        item["kind"] = kind_of(item["source"], called=f"{place} ({shown_source(item['source'])})")
     return item
 
 

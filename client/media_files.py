@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Final, Self
 
 from client.errors import UploadError
-from client.given_references import shown
 from client.handle import AnyJob
 from client.media_kinds import check_lengths, check_stored_kind
 from client.transfers import Move, Watch, ignore, move_all
 from client.uploads import FoundFile, called, check_stored, put_file, read_file
-from queue_schemas.references import KIND_BYTES, MediaSource, Medium, is_link, is_local
+from queue_schemas.references import KIND_BYTES, MediaSource, Medium, is_link, is_local, shown_source
 from storage.base import ArtifactStore
 from storage.errors import ArtifactMissingError, LinkError, LinkRefusedError
 from storage.links import DEFAULT_RULES, LinkRules, check_link, fetch_link
@@ -64,7 +63,7 @@ class MediaFiles:
                 self._found[_key(medium)] = self._look_up(medium)
         self._download(links)
         for together in {tuple(job.media): None for job in jobs if job.media}:
-            check_lengths([(m, shown(m.source), self._found[_key(m)].seconds) for m in together])
+            check_lengths([(m, shown_source(m.source), self._found[_key(m)].seconds) for m in together])
         return [job.with_media(self._settle) if job.media else job for job in jobs]
 
     def path(self, medium: Medium) -> Path:

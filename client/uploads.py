@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from client.errors import UploadError
-from client.given_references import shown
 from client.handle import Upload
 from client.media_kinds import inspect_file, kind_of
-from queue_schemas.references import KIND_BYTES, Medium, stored_sha256
+from queue_schemas.references import KIND_BYTES, Medium, shown_source, stored_sha256
 from storage.base import ArtifactStore
 from storage.errors import ArtifactMissingError
 from storage.layout import reference_key
@@ -39,7 +38,7 @@ class FoundFile:
 
 def called(medium: Medium) -> str:
     """Return how a person is told of a file: `references[0] (clip.mp4)`."""
-    name = shown(medium.source)
+    name = shown_source(medium.source)
     return f"{medium.place} ({name})" if medium.place else name
 
 
@@ -55,7 +54,7 @@ def read_file(medium: Medium, path: Path) -> FoundFile:
                 f"{called(medium)} has {size:,} bytes; a reference of kind {medium.kind} has 1 to {most:,}:"
                 " make it smaller"
             )
-        facts = inspect_file(path, medium, name=shown(medium.source))
+        facts = inspect_file(path, medium, name=shown_source(medium.source))
         digest = sha256_of(path)
     except OSError as error:
         raise UploadError(f"{called(medium)} cannot be read: {error.strerror}") from None

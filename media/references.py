@@ -26,7 +26,7 @@ from queue_schemas import reference_geometry as rules
 from queue_schemas.conventions import PRESETS, Conventions
 from queue_schemas.geometry import FPS
 from queue_schemas.jobs import FL2VAJob, Ref2VAJob, T2VAJob
-from queue_schemas.references import Medium, ReferenceItem, is_link
+from queue_schemas.references import Medium, ReferenceItem, shown_source
 
 AnyJob = T2VAJob | FL2VAJob | Ref2VAJob
 
@@ -41,7 +41,7 @@ class _File:
 
     @property
     def name(self) -> str:
-        return shown_name(self.medium)
+        return shown_source(self.medium.source)
 
     @property
     def sha256(self) -> str:
@@ -95,7 +95,7 @@ def look_at(job: AnyJob, files: Mapping[str, Path]) -> dict[str, _File]:
     """Read every header and hold all files together to the limits; nothing is decoded."""
     found = {}
     for medium in job.media:
-        name = shown_name(medium)
+        name = shown_source(medium.source)
         facts = probe_reference(files[medium.place], kind=medium.kind, name=name, place=medium.place)
         found[medium.place] = _File(medium=medium, path=files[medium.place], facts=facts)
     own = [file for place, file in found.items() if not place.endswith(".audio")]
@@ -107,11 +107,6 @@ def look_at(job: AnyJob, files: Mapping[str, Path]) -> dict[str, _File]:
         ]
         check_all_lengths("video" if kind == "video" else "audio", lengths, slack=slack)
     return found
-
-
-def shown_name(medium: Medium) -> str:
-    """Return how a person is told of a file: its source, without a link's query, which may be a key to it."""
-    return medium.source.partition("?")[0].partition("#")[0] if is_link(medium.source) else medium.source
 
 
 def picture_size_of(path: Path) -> tuple[int, int]:

@@ -36,6 +36,7 @@ from queue_schemas.references import (
     check_references,
     media_of,
     replaced,
+    shown_source,
 )
 from queue_schemas.text import shortened
 
@@ -195,7 +196,9 @@ class JobFields(Asked):
         """
         unread = next((medium for medium in self.media if medium.sha256 is None), None)
         if unread is not None:
-            raise InvalidRequestError(f"{unread.place}: {unread.source} has no sha256 yet; upload it first")
+            raise InvalidRequestError(
+                f"{unread.place}: {shown_source(unread.source)} has no sha256 yet; upload it first"
+            )
         return canonical_json(self)
 
     @property

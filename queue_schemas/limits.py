@@ -69,6 +69,8 @@ REFERENCE_SECONDS_MAX = 15.0
 """Of one clip or sound, and of all clips or all sounds of a job together."""
 REFERENCE_SECONDS_TOLERANCE = 0.010
 SOURCE_CHARACTERS = 2_000
+SHOWN_SOURCE_CHARACTERS = 200
+"""Of a link in a message."""
 IMAGE_BYTES = 30 * 1024 * 1024
 VIDEO_BYTES = 50 * 1024 * 1024
 AUDIO_BYTES = 15 * 1024 * 1024

@@ -32,6 +32,7 @@ KIND_BYTES: Final[dict[Kind, int]] = {
 }
 _KEY = re.compile(r"references/(?P<sha256>[0-9a-f]{64})\.[a-z0-9]{1,8}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:-?[0-9]*)?")
 
 
 def stored_sha256(source: str) -> str | None:
@@ -47,6 +48,22 @@ def is_link(source: str) -> bool:
 def is_local(source: str) -> bool:
     """Say whether only the machine that wrote `source` can read it."""
     return not is_link(source) and stored_sha256(source) is None
+
+
+def shown_source(source: str) -> str:
+    """Return a source as it may be printed or kept: a link without its query, which may be a signature.
+
+    Of a link that hides a password where none belongs nothing is left but the scheme.
+    """
+    if not _SCHEME.match(source):
+        return source
+    shown = source.partition("#")[0].partition("?")[0]
+    scheme, _, rest = shown.partition("://")
+    authority, slash, path = rest.partition("/")
+    host = authority.rpartition("@")[2]
+    if not _HOST.fullmatch(host):
+        return f"{scheme}://…"
+    return f"{scheme}://{host}{slash}{path}"[: limits.SHOWN_SOURCE_CHARACTERS]
 
 
 def _check_source(source: str) -> str:

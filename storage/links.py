@@ -20,15 +20,14 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote, urljoin, urlsplit
 
+from queue_schemas.references import shown_source
 from storage.addresses import is_public
 from storage.errors import LinkRefusedError, LinkUnreachableError
 
 _CHUNK_BYTES: Final = 256 * 1024
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _BUSY: Final = frozenset({408, 425, 429})
-_SHOWN_CHARACTERS: Final = 200
 _HOST: Final = re.compile(r"[a-z0-9._:-]+")
-_AUTHORITY: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(:-?[0-9]*)?")
 """Host and port; what looks otherwise may be a user and a part of a password."""
 _URL_CHARACTERS: Final = "%/:@!$&'()*+,;=~-._?"
 """What stays as it is in a path or query; the rest is percent-encoded."""
@@ -109,23 +108,9 @@ def check_link(url: str) -> None:
     _read(url)
 
 
-def show_link(url: str) -> str:
-    """Return a link as it may be printed or kept: without its query, which may be a signature.
-
-    Of one that hides a password where it does not belong nothing is left but the scheme.
-    """
-    shown = url.partition("#")[0].partition("?")[0]
-    scheme, _, rest = shown.partition("://")
-    authority, slash, path = rest.partition("/")
-    host = authority.rpartition("@")[2]
-    if not _AUTHORITY.fullmatch(host):
-        return f"{scheme}://…"
-    return f"{scheme}://{host}{slash}{path}"[:_SHOWN_CHARACTERS]
-
-
 def _read(url: str) -> _Place:
     """Take a link apart. Raises LinkRefusedError."""
-    shown = show_link(url)
+    shown = shown_source(url)
     try:
         parts = urlsplit(url)
         host, port = (parts.hostname or "").encode("idna").decode(), parts.port

@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 
 from media.errors import ReferenceUnreadableError
 from queue_schemas.jobs import Job
-from queue_schemas.references import KIND_BYTES, MediaSource, Medium, is_link, is_local
+from queue_schemas.references import KIND_BYTES, MediaSource, Medium, is_link, is_local, shown_source
 from queue_schemas.text import shortened
 from storage.base import ArtifactStore
 from storage.errors import ArtifactMissingError, LinkRefusedError, LinkUnreachableError
 from storage.layout import reference_key
-from storage.links import DEFAULT_RULES, LinkRules, fetch_link, show_link
+from storage.links import DEFAULT_RULES, LinkRules, fetch_link
 from worker.errors import ReferenceUnreachableError
 from worker.reference_folder import HeldFile, ReferenceFolder
 
@@ -91,7 +91,7 @@ def without_queries(job: Job) -> Job:
     """Return a job as it may be kept: a link's query may be a signature."""
 
     def shown(medium: Medium) -> MediaSource:
-        source = show_link(medium.source) if is_link(medium.source) else medium.source
+        source = shown_source(medium.source)
         return MediaSource(source=source, sha256=medium.sha256)
 
     return job.with_media(shown)
@@ -201,7 +201,7 @@ def _too_large(medium: Medium) -> ReferenceUnreadableError:
 
 
 def _unreadable(medium: Medium, fault: str) -> ReferenceUnreadableError:
-    file = show_link(medium.source) if is_link(medium.source) else medium.source
+    file = shown_source(medium.source)
     return ReferenceUnreadableError(fault, file=shortened(file, _SHOWN_CHARACTERS), place=medium.place)
 
 

@@ -120,3 +120,11 @@ def test_workflows_without_their_files_are_refused():
         build_job({"prompt": "a fox", "workflow": "ref2va"}, checkpoint="c")
     with pytest.raises(InvalidRequestError, match="a first_frame, a last_frame or both"):
         build_job({"prompt": "a fox", "workflow": "fl2va"}, checkpoint="c")
+
+
+def test_a_message_shows_no_query_of_a_link() -> None:
+    job = job_with({"kind": "image", "source": "https://example.org/fox.png?signature=secret#secret"})
+    with pytest.raises(InvalidRequestError) as caught:
+        _ = job.job_id
+    assert "https://example.org/fox.png has no sha256" in str(caught.value)
+    assert "secret" not in str(caught.value)

@@ -11,9 +11,10 @@ import pytest
 from own_links import Answer, LinkServer, raw, whole
 
 from queue_schemas.errors import ErrorCode
+from queue_schemas.references import shown_source
 from storage.addresses import is_public
 from storage.errors import LinkError, LinkRefusedError, LinkUnreachableError
-from storage.links import DEFAULT_RULES, FetchedLink, LinkRules, check_link, fetch_link, show_link
+from storage.links import DEFAULT_RULES, FetchedLink, LinkRules, check_link, fetch_link
 
 CAT = os.urandom(700_000)
 
@@ -244,7 +245,7 @@ def test_a_file_that_cannot_be_written_is_the_callers_own_error(
 def test_a_link_that_is_none_is_refused_as_it_is_written(link: str, says: str) -> None:
     with pytest.raises(LinkRefusedError, match=says) as caught:
         check_link(link)
-    for shown in (show_link(link), str(caught.value)):
+    for shown in (shown_source(link), str(caught.value)):
         assert "me@" not in shown
         assert "secret" not in shown
 
