@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from client.errors import UploadError
 from client.handle import AnyJob
-from client.media_kinds import check_lengths, check_stored_kind
+from client.media_kinds import check_lengths, check_stored_kind, path_of
 from client.transfers import Move, Watch, ignore, move_all
 from client.uploads import FoundFile, called, check_stored, put_file, read_file
 from queue_schemas.references import KIND_BYTES, MediaSource, Medium, is_link, is_local, shown_source
@@ -58,7 +58,7 @@ class MediaFiles:
         self._check_links(links)
         for medium in media:
             if is_local(medium.source):
-                self._found[_key(medium)] = read_file(medium, Path(medium.source).expanduser())
+                self._found[_key(medium)] = read_file(medium, path_of(medium.source))
             elif medium not in links:
                 self._found[_key(medium)] = self._look_up(medium)
         self._download(links)

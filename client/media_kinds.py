@@ -40,11 +40,18 @@ def has_media() -> bool:
     return all(importlib.util.find_spec(name) for name in ("av", "PIL", "pillow_heif", "numpy"))
 
 
+def path_of(source: str) -> Path:
+    """Return where a file of this machine lies; a `~name` that nobody has is a folder."""
+    try:
+        return Path(source).expanduser()
+    except RuntimeError:
+        return Path(source)
+
+
 def kind_of(source: str, *, called: str) -> Kind:
     """Return the kind of a file, link or key. Raises UploadError, which names it as it is `called`."""
-    path = Path(source).expanduser()
-    if is_local(source) and has_media() and path.is_file():
-        return _kind_of_file(path, called=called)
+    if is_local(source) and has_media() and _is_file(path_of(source)):
+        return _kind_of_file(path_of(source), called=called)
     kind = _kind_by_name(source)
     if kind is None:
         known = ", ".join(_KINDS)
@@ -99,6 +106,13 @@ def check_lengths(lengths: Sequence[tuple[Medium, str, float | None]]) -> None:
             check_all_lengths(kind, known, slack=slack)
         except ReferenceUnreadableError as error:
             raise UploadError(str(error)) from None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long, or a folder that is closed: whoever reads the file says so
+        return False
 
 
 def _kind_of_file(path: Path, *, called: str) -> Kind:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from client.given_references import parse_reference
+from client.media_kinds import path_of
 from queue_schemas.references import KEYFRAMES, MEDIA_FIELDS, is_local
 
 
@@ -59,5 +60,5 @@ def _frame(given: Any, folder: Path) -> Any:
 
 def _moved(source: Any, folder: Path) -> Any:
     if isinstance(source, str) and is_local(source) and "://" not in source:
-        return str(folder / Path(source).expanduser())
+        return str(folder / path_of(source))
     return source

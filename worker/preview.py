@@ -5,6 +5,7 @@ The engine is the same one that serves jobs, so the film and its facts are those
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -67,12 +68,13 @@ def _by_path(medium: Medium) -> MediaSource:
     """Return where a file of this machine lies, whatever folder this process is in; a link stays as it is."""
     if not is_local(medium.source):
         return MediaSource(source=medium.source, sha256=medium.sha256)
-    path = Path(medium.source).expanduser().absolute()
-    if not path.is_file():
-        raise ReferenceUnreadableError(
-            "there is no such file; check its name and folder", file=medium.source, place=medium.place
-        )
-    return MediaSource(source=str(path), sha256=medium.sha256)
+    with suppress(OSError, RuntimeError):  # a name too long, a closed folder, a `~name` that nobody has
+        path = Path(medium.source).expanduser().absolute()
+        if path.is_file():
+            return MediaSource(source=str(path), sha256=medium.sha256)
+    raise ReferenceUnreadableError(
+        "there is no such file; check its name and folder", file=medium.source, place=medium.place
+    )
 
 
 def _make(

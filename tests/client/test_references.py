@@ -103,6 +103,8 @@ def test_two_hundred_runs_upload_a_picture_once(client: H3Client, node: "FakeNod
         (["none.png"], r"references\[0\] \(none.png\) is not there"),
         (["fox.png", "."], r"references\[1\] \(\.\) does not end in one of"),
         (["fox.png", {"source": "files", "kind": "image"}], r"references\[1\] \(files\) is no file"),
+        (["x" * 300 + ".png"], r"references\[0\] \(x+.png\) cannot be read: File name too long"),
+        (["~no-such-user/fox.png"], r"references\[0\] \(~no-such-user/fox.png\) is not there"),
         (["fox.png", "empty.wav"], r"references\[1\] \(empty.wav\): it is empty"),
         (
             ["big.png"],

@@ -46,6 +46,7 @@ def test_a_film_that_cannot_be_written_is_refused_before_anything_is_loaded(
     ("media", "says"),
     [
         ({"first_frame": "gone.png"}, r"first_frame \(gone.png\): there is no such file"),
+        ({"first_frame": "~no-such-user/" + "x" * 300}, "there is no such file"),
         (
             {"references": [{"kind": "image", "source": "{tmp}/text"}]},
             r"references\[0\] .* but text; give a PNG",
