@@ -218,7 +218,7 @@ class TransformerTaskError(ModelError):
     def __init__(self, *, workflow: str, task: str, resident: str) -> None:
         super().__init__(
             f"checkpoint {resident!r} has the transformer for {task}, which cannot make {workflow};"
-            f" name the one for {workflow} in its resident set"
+            f" name the one for {workflow} in a resident set, or have a node serve it"
         )
         self.workflow, self.task, self.resident = workflow, task, resident
 
