@@ -12,6 +12,7 @@ from media.errors import ReferenceUnreadableError
 
 _HEAD_BYTES = 4096
 _TS_PACKET = 188
+_ID3_TAGS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,8 @@ def _form(head: bytes, file: BinaryIO) -> FileForm | None:
         return BMP
     if len(head) > 2 * _TS_PACKET and all(head[n * _TS_PACKET] == 0x47 for n in range(3)):
         return MPEG_TS
-    return _by_sync(_after_id3(head, file))
+    after_id3(file)
+    return _by_sync(file.read(4))
 
 
 def _by_brand(head: bytes) -> FileForm:
@@ -150,13 +152,16 @@ def _by_brand(head: bytes) -> FileForm:
     return MP4
 
 
-def _after_id3(head: bytes, file: BinaryIO) -> bytes:
-    """Return the four bytes that sound begins with, past a tag of MP3's kind."""
-    if not head.startswith(b"ID3") or len(head) < 10:
-        return head[:4]
-    size = sum((byte & 0x7F) << shift for byte, shift in zip(head[6:10], (21, 14, 7, 0), strict=True))
-    file.seek(10 + size)
-    return file.read(4)
+def after_id3(file: BinaryIO) -> None:
+    """Move to where sound begins, past tags of MP3's kind; some programs leave several."""
+    at = 0
+    for _ in range(_ID3_TAGS):
+        file.seek(at)
+        head = file.read(10)
+        if not head.startswith(b"ID3") or len(head) < 10:
+            break
+        at += 10 + sum((byte & 0x7F) << shift for byte, shift in zip(head[6:], (21, 14, 7, 0), strict=True))
+    file.seek(at)
 
 
 def _by_sync(sync: bytes) -> FileForm | None:

@@ -4,6 +4,7 @@ libav's own probing would try playlists and lists of files, and open what they n
 one that the file's first bytes ask for, and no protocol but `file` is allowed. Knows no limits of a job.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from av.video.stream import VideoStream
 from media.boxes import check_boxes
 from media.errors import ReferenceUnreadableError
 from media.sniff import AVIF, MP4, FileForm
+from media.tags import check_tags
 from queue_schemas import limits
 
 _DEMUXERS: Final = {"AVIF": "mov", "PNG": "png_pipe"}
@@ -29,6 +31,8 @@ def open_streams(path: Path, form: FileForm) -> Iterator[InputContainer]:
     """Open a file whose form is known. Raises ReferenceUnreadableError, also for what libav says later."""
     if form in (MP4, AVIF):
         display_matrices(path)
+    with path.open("rb") as file:
+        check_tags(file, form)
     demuxer = _DEMUXERS.get(form.reader, form.reader)
     options = {
         "protocol_whitelist": "file",
@@ -38,14 +42,34 @@ def open_streams(path: Path, form: FileForm) -> Iterator[InputContainer]:
     }
     try:
         # An absolute path, since libav takes `a:b.mp4` for an address.
-        with av.open(
-            str(path.absolute()), format=demuxer, options=options, metadata_errors="replace"
-        ) as container:
+        with _opened(path, demuxer, options) as container:
             yield container
     except (av.FFmpegError, ValueError, IndexError) as error:
         # IndexError: PyAV cannot follow a track that shows up midway, as in a damaged transport stream.
         raise ReferenceUnreadableError(
             f"{form.name} that cannot be read: {_said(error)}; write it anew, or give another file"
+        ) from error
+
+
+def _opened(path: Path, demuxer: str, options: dict[str, str]) -> InputContainer:
+    """Open a file, in bounded time. Some demuxers hide from their error that it was time."""
+    start = time.monotonic()
+    most = limits.MEDIA_OPENING_SECONDS
+    try:
+        # An absolute path, since libav takes `a:b.mp4` for an address.
+        return av.open(
+            str(path.absolute()),
+            format=demuxer,
+            options=options,
+            metadata_errors="replace",
+            timeout=(most, None),
+        )
+    except av.FFmpegError as error:
+        if time.monotonic() - start < most:
+            raise
+        raise ReferenceUnreadableError(
+            f"its header is not read after {most:g} s, as where tags are very many;"
+            " write it anew without them"
         ) from error
 
 

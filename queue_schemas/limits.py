@@ -91,3 +91,7 @@ MEDIA_EDITS = 64
 """Entries of one track's edit list."""
 MEDIA_BOXES = 20_000
 """Boxes or chunks of one file that are looked at."""
+MEDIA_TAGS = 4_000
+"""Texts in the tags of one file."""
+MEDIA_OPENING_SECONDS = 8.0
+"""For libav to read one header; a usual one takes milliseconds."""
