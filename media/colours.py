@@ -9,7 +9,7 @@ import io
 from typing import Final
 
 import numpy as np
-from PIL import Image, ImageCms
+from PIL import Image, ImageChops, ImageCms
 
 from media.errors import ReferenceUnreadableError
 
@@ -35,10 +35,11 @@ def to_srgb(image: Image.Image) -> tuple[Image.Image, list[str]]:
         if image.mode not in ("L", "RGB"):
             image = image.convert("RGB")
         image = _from_profile(image, profile, changes) if profile else image
-    image = image.convert("RGB")
+    if image.mode != "RGB":
+        image = image.convert("RGB")
     if alpha is not None and alpha.getextrema()[0] != 255:
         changes.append(f"Its transparent parts were laid over {BACKGROUND_NAME}.")
-        image = Image.composite(image, Image.new("RGB", image.size, BACKGROUND), alpha)
+        image.paste(BACKGROUND, mask=ImageChops.invert(alpha))
     return image, changes
 
 
@@ -46,11 +47,13 @@ def _split_alpha(image: Image.Image, changes: list[str]) -> tuple[Image.Image, I
     """Return the picture without its transparency, in mode L, RGB or CMYK, and that transparency."""
     if image.mode in _GREY_16:
         changes.append("Its 16-bit grey was reduced to 8 bits.")
-        levels = np.asarray(image).astype(np.int64)
-        return Image.fromarray((np.clip(levels, 0, 65_535) >> 8).astype(np.uint8)), None
+        levels = np.asarray(image)
+        clear = image.info.get("transparency")
+        alpha = Image.fromarray(np.uint8(255) * (levels != clear)) if isinstance(clear, int) else None
+        return Image.fromarray((np.clip(levels, 0, 65_535) >> 8).astype(np.uint8)), alpha
     if image.has_transparency_data:
         grey = image.mode in ("1", "L", "LA", "La")  # kept grey, as a grey profile wants it
-        image = image.convert("RGBA")
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
         return image.convert("L" if grey else "RGB"), image.getchannel("A")
     return image, None
 

@@ -13,6 +13,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from media.errors import ReferenceUnreadableError
 from queue_schemas.errors import InvalidRequestError
 from queue_schemas.references import KIND_BYTES, KINDS, Kind
 from queue_schemas.results import StoredReference
@@ -93,7 +94,10 @@ def _keep(
 def _look(path: Path, received: _Received, *, kind: Kind | None) -> StoredReference:
     from media.facts import probe_reference  # noqa: PLC0415 - libav and Pillow, for an engine that is asked
 
-    kind = kind or _sniffed(path)
+    try:
+        kind = kind or _sniffed(path)
+    except ReferenceUnreadableError as error:
+        raise error.named(file="the file") from error.__cause__
     facts = probe_reference(path, kind=kind, name="the file")
     return StoredReference(
         key=reference_key(received.sha256, facts.form.endings[0]),

@@ -1,4 +1,4 @@
-"""A long clip of large frames in bounded memory, by a real file in a process of its own."""
+"""Large pictures and long clips in bounded memory, by real files in a process of their own."""
 
 import json
 import subprocess
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import own_media
 import pytest
+from PIL import Image
 
 GIB = 1024**3
 PROGRAM = """
@@ -26,6 +27,8 @@ total = sum(int(piece[0, 0, 0, 0]) for piece in clip.frames)
 told = {"frames": clip.num_frames, "width": clip.width, "height": clip.height, "seconds": seconds}
 print(json.dumps({**told, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
 """
+
+PEAK = "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
 
 
 @pytest.mark.slow
@@ -59,3 +62,17 @@ def test_fifteen_seconds_of_4k_need_less_than_a_gigabyte(tmp_path: Path, pix_fmt
     assert told["peak"] < GIB, told
     assert 1_000_000 < path.stat().st_size < 50 * 1024 * 1024
     print(told, path.stat().st_size)  # noqa: T201 - what a person who runs it alone wants to know
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["RGBA", "CMYK"])
+def test_the_largest_picture_needs_less_than_a_gigabyte(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "large.tif"
+    Image.new(mode, (9_459, 9_459), (10, 20, 30, 40)).save(path, compression="tiff_lzw")
+    program = PROGRAM.replace('"video"', '"image"').split("total =")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}{PEAK}", str(path)],
+        capture_output=True, text=True, check=True, timeout=600,
+    )  # fmt: skip
+
+    assert int(done.stdout) < GIB

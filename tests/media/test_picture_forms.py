@@ -89,6 +89,16 @@ def test_transparency_of_every_kind_is_seen(prepare: Prepare, tmp_path: Path, mo
     assert only(prepare("a.png")).pixels.min() == 255
 
 
+def test_one_clear_level_of_16_bit_grey_is_seen(prepare: Prepare, tmp_path: Path) -> None:
+    levels = np.zeros((32, 64), np.uint16)
+    levels[:, 32:] = 40_000
+    Image.fromarray(levels).save(tmp_path / "a.png", transparency=40_000)
+
+    pixels = only(prepare("a.png")).pixels
+
+    assert (pixels[0, 0].tolist(), pixels[0, 63].tolist()) == ([0, 0, 0], [255, 255, 255])
+
+
 def test_an_opaque_alpha_channel_changes_nothing(prepare: Prepare, tmp_path: Path) -> None:
     own_media.write_picture(tmp_path / "a.png", np.dstack([UPRIGHT, np.full((32, 64), 255, np.uint8)]))
 

@@ -90,7 +90,7 @@ def test_the_same_content_again_has_the_same_answer_and_is_kept_once(
         (b"meow", MEDIA | {"Content-Encoding": "gzip"}, "", 415, "invalid_request", "Content-Encoding"),
         (b"meow", MEDIA, "?kind=film", 422, "invalid_request", "none of image, video, audio"),
         (b"meow", MEDIA, "", 422, "reference_unreadable", "text"),
-        (b"", MEDIA, "", 422, "reference_unreadable", "empty"),
+        (b"", MEDIA, "", 422, "reference_unreadable", "the file: it is empty"),
         (b"%PDF-1.7", MEDIA, "?kind=image", 422, "reference_unreadable", "a PDF document"),
         (b"\x89PNG\r\n\x1a\nno more", MEDIA, "", 422, "reference_unreadable", "the file"),
     ],
