@@ -1,7 +1,7 @@
 """How a picture's values are coded, where Pillow does not tell: bits, transfer function, primaries.
 
-Reads PNG chunks (IHDR, cICP) and the `colr` and `av1C` boxes of an AVIF; libheif tells for HEIC. Numbers are
-H.273's; 2 means that the file does not say.
+Reads PNG chunks (IHDR, cICP) and the `colr` and `av1C` boxes of an AVIF; libheif tells for HEIC. A JPEG's
+markers are only counted. Numbers are H.273's; 2 means that the file does not say.
 """
 
 from dataclasses import dataclass
@@ -45,6 +45,22 @@ def coding_of(image: Image.Image, file: BinaryIO, form: FileForm) -> Coding:
         bits = getattr(image, "tag_v2", {}).get(_TIFF_BITS, (8,))
         return Coding(bits=max(bits) if isinstance(bits, tuple) else int(bits))
     return Coding()
+
+
+def check_markers(file: BinaryIO) -> None:
+    """Refuse a JPEG that begins with more than is read: Pillow takes junk and padding byte by byte."""
+    file.seek(2)
+    for _ in range(limits.MEDIA_BOXES):
+        head = file.read(4)
+        if len(head) < 4 or head[:2] in (b"\xff\xda", b"\xff\xd9"):  # pixels; the end
+            break
+        is_segment = head[0] == 0xFF and 0xC0 <= head[1] < 0xFF and not 0xD0 <= head[1] <= 0xD7
+        file.seek(int.from_bytes(head[2:]) - 2 if is_segment else -3, 1)
+    else:
+        raise ReferenceUnreadableError(
+            f"it has more than {limits.MEDIA_BOXES:,} markers or stray bytes before its pixels; save it anew"
+        )
+    file.seek(0)
 
 
 def _of_png(file: BinaryIO) -> Coding:

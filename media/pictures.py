@@ -30,8 +30,8 @@ from media.hdr import (
     is_wide,
     wide_to_srgb,
 )
-from media.picture_headers import Coding, coding_of
-from media.sniff import AVIF, HEIF, PNG, TIFF, FileForm
+from media.picture_headers import Coding, check_markers, coding_of
+from media.sniff import AVIF, HEIF, JPEG, PNG, TIFF, FileForm
 from media.stills import decode_still
 from queue_schemas import limits
 
@@ -83,6 +83,8 @@ def read_picture(path: Path, form: FileForm) -> tuple[Image.Image, list[str]]:
 def _open(file: BinaryIO, form: FileForm) -> Iterator[Image.Image]:
     """Open with the one decoder of this form; whatever it raises, then or later, becomes our error."""
     try:
+        if form is JPEG:
+            check_markers(file)
         yield HeifImageFile(file) if form is HEIF else Image.open(file, formats=[form.reader])
     except ReferenceUnreadableError:
         raise

@@ -285,3 +285,17 @@ def test_a_links_query_is_not_told(tmp_path: Path) -> None:
 
     with pytest.raises(ReferenceUnreadableError, match=r"\(https://films\.example/a\.png\): it is empty"):
         prepare_references(job, {"references[0]": tmp_path / "a.png"})
+
+
+@pytest.mark.parametrize("stuffing", [b"\xff", b"\0", b"\xff\xfe\0\2"], ids=["padding", "junk", "comments"])
+def test_a_jpeg_that_begins_with_very_much_of_nothing_is_refused(
+    prepare: Prepare, tmp_path: Path, stuffing: bytes
+) -> None:
+    path = own_media.write_picture(tmp_path / "a.jpg", own_media.quarters())
+    whole = path.read_bytes()
+    path.write_bytes(whole[:2] + b"\xff\xfe\0\2" + stuffing * 30_000 + whole[2:])
+
+    with pytest.raises(ReferenceUnreadableError, match=r"references\[0\].* more than 20,000 markers"):
+        prepare("a.jpg")
+    path.write_bytes(whole[:2] + b"\xff\xfe\0\2" + stuffing * 300 + whole[2:])
+    assert prepare("a.jpg")
