@@ -10,6 +10,7 @@ import errno
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import av
@@ -68,8 +69,15 @@ def encode_mp4(
     except FilmUnreadableError as error:
         raise FilmVerifyError(path, differences=[error.reason]) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        _discard(temporary)
     return found
+
+
+def _discard(path: Path) -> None:
+    """Remove what became no film. libav keeps open what it could not finish: emptied, it takes no space."""
+    with suppress(FileNotFoundError):
+        os.truncate(path, 0)
+        path.unlink()
 
 
 def _write(
