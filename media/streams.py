@@ -44,6 +44,8 @@ def open_streams(path: Path, form: FileForm) -> Iterator[InputContainer]:
         # An absolute path, since libav takes `a:b.mp4` for an address.
         with _opened(path, demuxer, options) as container:
             yield container
+    except av.ExitError as error:  # a header that libav left early is told of at the first packet
+        raise _too_slow() from error
     except (av.FFmpegError, ValueError, IndexError) as error:
         # IndexError: PyAV cannot follow a track that shows up midway, as in a damaged transport stream.
         raise ReferenceUnreadableError(
@@ -67,10 +69,14 @@ def _opened(path: Path, demuxer: str, options: dict[str, str]) -> InputContainer
     except av.FFmpegError as error:
         if time.monotonic() - start < most:
             raise
-        raise ReferenceUnreadableError(
-            f"its header is not read after {most:g} s, as where tags are very many;"
-            " write it anew without them"
-        ) from error
+        raise _too_slow() from error
+
+
+def _too_slow() -> ReferenceUnreadableError:
+    return ReferenceUnreadableError(
+        f"its header is not read after {limits.MEDIA_OPENING_SECONDS:g} s, as where tags are very many;"
+        " write it anew without them"
+    )
 
 
 def display_matrices(path: Path) -> dict[int, list[int]]:

@@ -1,6 +1,7 @@
 """Tags that would keep libav busy for minutes are refused; usual ones, and several in a row, are read."""
 
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,3 +95,17 @@ def test_a_header_that_takes_too_long_is_refused(
 
     with pytest.raises(ReferenceUnreadableError, match=r"its header is not read after 0\.3 s"):
         prepare("a.wav", kind="audio")
+
+
+def test_the_time_for_a_header_is_not_that_for_the_rest(
+    prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MEDIA_OPENING_SECONDS", 0.15)
+    pictures = [own_media.colour(width=640, height=480)] * 96
+    own_media.write_clip(tmp_path / "a.mp4", pictures, options={"preset": "ultrafast"})
+
+    start = time.monotonic()
+    (clip,) = prepare("a.mp4", kind="video", conventions="diffusers")
+
+    assert len(clip.frames) == 96
+    assert time.monotonic() - start > 0.3
