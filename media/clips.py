@@ -28,6 +28,8 @@ from queue_schemas.geometry import FPS
 
 SIZING_THREADS: Final = 4
 """Each holds one frame of the file's own size, and one waits: 0.2 GB at 4K."""
+_THREADED_PIXELS: Final = 4_096 * 2_304
+"""Of a frame, up to which there are several threads; an 8K clip would need 1.7 GB with them."""
 _SHORTFALL_FRAMES: Final = 2
 """At 24 a second, by which a whole file may hold less than its packets say."""
 
@@ -63,7 +65,7 @@ def _decode(
     container: InputContainer, stream: VideoStream, *, size_for: Callable[[int, int], Size], stop: int
 ) -> DecodedClip:
     stream.codec_context.thread_type = "AUTO"
-    stream.codec_context.thread_count = DECODER_THREADS
+    stream.codec_context.thread_count = _threads(DECODER_THREADS, stream.width * stream.height)
     assert stream.time_base is not None
     slots = Slots(rate=stream.average_rate, tick=stream.time_base)
     frames = _frames(container, stream)
@@ -105,7 +107,8 @@ class _Writer:
 
     def __init__(self, spool: SpooledFrames, sizing: FrameSizing) -> None:
         self._spool, self._sizing = spool, sizing
-        self._pool = ThreadPoolExecutor(SIZING_THREADS, thread_name_prefix="clip")
+        self._most = _threads(SIZING_THREADS, sizing.coded[0] * sizing.coded[1])
+        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="clip")
         self._waiting: deque[tuple[Future[NDArray[np.uint8]], int]] = deque()
 
     def __enter__(self) -> Self:
@@ -122,12 +125,16 @@ class _Writer:
             return
         self._sizing.note(frame)
         self._waiting.append((self._pool.submit(self._sizing.picture, frame), times))
-        if len(self._waiting) > SIZING_THREADS:
+        if len(self._waiting) > self._most:
             self._write()
 
     def _write(self) -> None:
         picture, times = self._waiting.popleft()
         self._spool.append(picture.result(), times=times)
+
+
+def _threads(most: int, pixels: int) -> int:
+    return most if pixels <= _THREADED_PIXELS else 1
 
 
 def _frames(container: InputContainer, stream: VideoStream) -> Iterator[av.VideoFrame]:

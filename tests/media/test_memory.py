@@ -76,3 +76,14 @@ def test_the_largest_picture_needs_less_than_a_gigabyte(tmp_path: Path, mode: st
     )  # fmt: skip
 
     assert int(done.stdout) < GIB
+
+
+@pytest.mark.slow
+def test_a_clip_of_8k_needs_less_than_a_gigabyte(tmp_path: Path) -> None:
+    pictures = [own_media.colour(width=7680, height=4320)] * 49
+    path = own_media.write_clip(tmp_path / "8k.mp4", pictures, options={"preset": "ultrafast"})
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path)], capture_output=True, text=True, check=True, timeout=600
+    )
+
+    assert json.loads(done.stdout)["peak"] < GIB
