@@ -71,7 +71,8 @@ def _lines(each: Checked) -> Iterator[str]:
     for seconds in report.seconds:
         films = "1 film" if seconds.records == 1 else f"{seconds.records} films"
         many = f", {seconds.total * each.runs / 3600:.2f} h for all" if each.runs > 1 else ""
-        told = f"{seconds.step:.2f} s a step, {seconds.total:.1f} s a film{many}"
+        uncounted = ", and encoding the references" if report.references else ""
+        told = f"{seconds.step:.2f} s a step, {seconds.total:.1f} s a film{many}{uncounted}"
         yield f"time on {seconds.device}: {told} (by {films})"
     for place, change in _changes(report):
         yield f"{each.names.get(place, place)}: {change}"

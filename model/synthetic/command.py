@@ -47,7 +47,7 @@ EPILOG: Final = """\b
 Examples:
   python -m model.synthetic --variant dit_pruned_nvfp4 models/diffusion_models/
   python -m model.synthetic --variant dit_pruned_nvfp4 --size full --sparse nvfp4.safetensors
-  python -m model.synthetic --variant te_qwen3vl_int8_convrot --twin swapped-nibbles bad.safetensors
+  python -m model.synthetic --variant te_qwen3vl_nvfp4_awq --twin swapped-nibbles bad.safetensors
 """
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
