@@ -106,7 +106,7 @@ def test_files_of_others_stay_and_are_not_counted(tmp_path: Path) -> None:
 
 def test_a_writer_that_is_killed_leaves_no_bad_entry_and_what_it_began_goes(tmp_path: Path) -> None:
     size = 30_000_000
-    with writer(tmp_path, 0, 1_000, size, 10 * size) as process:
+    with writer(tmp_path, 0, 1_000_000, size, 10 * size) as process:
         begin(process)
         while not list(tmp_path.glob(".*.part")):  # in the middle of one
             process.send_signal(signal.SIGCONT)
