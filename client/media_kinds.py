@@ -117,16 +117,10 @@ def _is_file(path: Path) -> bool:
 
 def _kind_of_file(path: Path, *, called: str) -> Kind:
     from media.errors import ReferenceUnreadableError  # noqa: PLC0415 - as above
-    from media.sniff import sniff  # noqa: PLC0415
-    from media.streams import film_of, open_streams  # noqa: PLC0415
+    from media.kinds import kind_of_file  # noqa: PLC0415
 
     try:
-        with path.open("rb") as file:
-            form = sniff(file, wanted=_kind_by_name(str(path)) or "image")
-        if form.family == "picture":
-            return "image"
-        with open_streams(path, form) as container:
-            return "audio" if film_of(container) is None else "video"
+        return kind_of_file(path, wanted=_kind_by_name(str(path)) or "image")
     except ReferenceUnreadableError as error:
         raise UploadError(f"{called}: {error}") from None
     except OSError as error:

@@ -19,10 +19,9 @@ from queue_schemas.checks import (
     ExpectedMemory,
 )
 from queue_schemas.conventions import PRESETS
-from queue_schemas.jobs import FL2VAJob, Ref2VAJob, T2VAJob
+from queue_schemas.jobs import FL2VAJob, Job
 from queue_schemas.published import published_files
 
-AnyJob = T2VAJob | FL2VAJob | Ref2VAJob
 CountTokens = Callable[[str], int]
 BYTES_PER_TOKEN: Final = 3.4
 """Of prompts in any script, by samples of eleven with the released vocabulary: 2.3 to 3.9."""
@@ -32,7 +31,7 @@ _SAME_SHAPE: Final = 0.03
 
 
 def check_request(
-    job: AnyJob, files: Mapping[str, Path], *, count_tokens: CountTokens | None = None
+    job: Job, files: Mapping[str, Path], *, count_tokens: CountTokens | None = None
 ) -> CheckReport:
     """Return what `job` would cost; `files` maps its media's places to local files, as the engine has them.
 
@@ -60,7 +59,7 @@ def check_request(
 
 
 def _counted(
-    job: AnyJob, files: Mapping[str, Path], count_tokens: CountTokens | None
+    job: Job, files: Mapping[str, Path], count_tokens: CountTokens | None
 ) -> tuple[list[CheckedReference], list[int]]:
     """Return every medium's rows in packed order, and that order."""
     # A job without files needs neither libav nor numpy.
@@ -80,7 +79,7 @@ def estimated_tokens(prompt: str) -> int:
 
 
 def _tokens(
-    job: AnyJob, found: Sequence[CheckedReference], *, count_tokens: CountTokens | None
+    job: Job, found: Sequence[CheckedReference], *, count_tokens: CountTokens | None
 ) -> CheckedTokens:
     prompt = count_tokens(job.prompt) if count_tokens else estimated_tokens(job.prompt)
     text = prompt + sum(reference.text_tokens for reference in found)
@@ -123,7 +122,7 @@ def _memory(checkpoint: str, *, rows: int) -> ExpectedMemory:
     )
 
 
-def _order_notes(job: AnyJob, order: Sequence[int]) -> list[str]:
+def _order_notes(job: Job, order: Sequence[int]) -> list[str]:
     if list(order) == sorted(order):
         return []
     places = ", ".join(f"references[{place}]" for place in order)
@@ -133,7 +132,7 @@ def _order_notes(job: AnyJob, order: Sequence[int]) -> list[str]:
     ]
 
 
-def _prompt_notes(job: AnyJob, found: Sequence[CheckedReference]) -> list[str]:
+def _prompt_notes(job: Job, found: Sequence[CheckedReference]) -> list[str]:
     labels = {reference.label for reference in found}
     labels |= {reference.sound.label for reference in found if reference.sound}
     named = dict.fromkeys(match[0] for match in _NAMED.finditer(job.prompt))
@@ -142,7 +141,7 @@ def _prompt_notes(job: AnyJob, found: Sequence[CheckedReference]) -> list[str]:
     return [f"the prompt names {', '.join(missing)}; {there}"] if missing else []
 
 
-def _sound_notes(job: AnyJob, found: Sequence[CheckedReference]) -> list[str]:
+def _sound_notes(job: Job, found: Sequence[CheckedReference]) -> list[str]:
     film = job.frames / geometry.FPS
     notes = []
     for reference in found:
@@ -153,14 +152,14 @@ def _sound_notes(job: AnyJob, found: Sequence[CheckedReference]) -> list[str]:
     return notes
 
 
-def _checkpoint_notes(job: AnyJob) -> list[str]:
+def _checkpoint_notes(job: Job) -> list[str]:
     named = published_files().named(f"{job.checkpoint}.safetensors")
     if not job.media or named is None or named.task in (None, job.workflow):
         return []
     return [f"{job.checkpoint} was trained for {named.task}; a node refuses {job.workflow} on it"]
 
 
-def _keyframe_notes(job: AnyJob, found: Sequence[CheckedReference], files: Mapping[str, Path]) -> list[str]:
+def _keyframe_notes(job: Job, found: Sequence[CheckedReference], files: Mapping[str, Path]) -> list[str]:
     """Say of each keyframe whose shape is not the film's what that does to it, and how to avoid it."""
     if not isinstance(job, FL2VAJob):
         return []

@@ -25,10 +25,8 @@ from media.sounds import DecodedSound, cut_to_limit, decode_sound, to_model_rate
 from queue_schemas import reference_geometry as rules
 from queue_schemas.conventions import PRESETS, Conventions
 from queue_schemas.geometry import FPS
-from queue_schemas.jobs import FL2VAJob, Ref2VAJob, T2VAJob
+from queue_schemas.jobs import FL2VAJob, Job, Ref2VAJob
 from queue_schemas.references import Medium, ReferenceItem, shown_source
-
-AnyJob = T2VAJob | FL2VAJob | Ref2VAJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,7 @@ class _File:
             raise error.named(file=self.name, place=self.medium.place) from error.__cause__
 
 
-def prepare_references(job: AnyJob, files: Mapping[str, Path]) -> list[PreparedMedia]:
+def prepare_references(job: Job, files: Mapping[str, Path]) -> list[PreparedMedia]:
     """Return a job's media in request order (keyframes: first, last); none for a t2va job.
 
     `files` says where each place lies (`references[0]`, `references[0].audio`, `last_frame`). Raises
@@ -91,7 +89,7 @@ def prepare_references(job: AnyJob, files: Mapping[str, Path]) -> list[PreparedM
     return prepared
 
 
-def look_at(job: AnyJob, files: Mapping[str, Path]) -> dict[str, _File]:
+def look_at(job: Job, files: Mapping[str, Path]) -> dict[str, _File]:
     """Read every header and hold all files together to the limits; nothing is decoded."""
     found = {}
     for medium in job.media:

@@ -93,9 +93,10 @@ def _keep(
 
 def _look(path: Path, received: _Received, *, kind: Kind | None) -> StoredReference:
     from media.facts import probe_reference  # noqa: PLC0415 - libav and Pillow, for an engine that is asked
+    from media.kinds import kind_of_file  # noqa: PLC0415
 
     try:
-        kind = kind or _sniffed(path)
+        kind = kind or kind_of_file(path)
     except ReferenceUnreadableError as error:
         raise error.named(file="the file") from error.__cause__
     facts = probe_reference(path, kind=kind, name="the file")
@@ -109,19 +110,6 @@ def _look(path: Path, received: _Received, *, kind: Kind | None) -> StoredRefere
         height=facts.height,
         seconds=facts.seconds,
     )
-
-
-def _sniffed(path: Path) -> Kind:
-    """Return what a file can be used as: a container with pictures is a clip, also where it has sound."""
-    from media.sniff import sniff  # noqa: PLC0415
-    from media.streams import film_of, open_streams  # noqa: PLC0415
-
-    with path.open("rb") as file:
-        form = sniff(file, wanted="image")
-    if form.family == "picture":
-        return "image"
-    with open_streams(path, form) as container:
-        return "audio" if film_of(container) is None else "video"
 
 
 def _kind(request: Request) -> Kind | None:
