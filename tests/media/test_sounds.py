@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import own_media
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
@@ -60,6 +60,7 @@ def test_the_resampler_is_comfyuis(rate: int) -> None:
     assert np.abs(finer - GOLDEN[f"resample.{rate}.out"]).max() < 4e-5
 
 
+@settings(deadline=None)
 @given(st.integers(4_000, 384_000), st.integers(1, 400))
 def test_every_rate_gives_its_length_and_keeps_silence_and_level(rate: int, length: int) -> None:
     out = resample(np.zeros((2, length), np.float32), rate, filter_dtype=np.float32)
